@@ -265,7 +265,8 @@ fn manifest(
     manifest
 }
 
-fn called(callee: &Callee) -> CompiledCall {
+/// What a call runs, as the manifest has it.
+pub fn called(callee: &Callee) -> CompiledCall {
     match callee {
         Callee::Task(task) => CompiledCall::Task(*task),
         Callee::Library(routine) => CompiledCall::Library(routine.to_string()),

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::error::ArtifactError;
-use crate::graph::{Binding, Callee, Fork, Network, Region, RegionKind, Source, bound_tensors};
-use crate::workload::{DType, Role, Tensor, TensorId, reach_of_part};
+use crate::graph::{Binding, Fork, Network, Reach, Region, RegionKind, Source};
 
 /// Checks that every call reads what was written for it, and that nothing it writes lies over anything that
 /// it reads. `arena` holds the offset of each intermediate, in bytes.
@@ -30,8 +29,21 @@ struct Check<'a> {
     owners: Owners,
 }
 
-/// An argument in the arena: its role, its buffer, bytes that hold it, and whether it is a part of each row.
-type Part = (Role, usize, Range<u64>, bool);
+/// An argument in the arena.
+struct Part {
+    is_written: bool,
+    buffer: usize,
+    /// That hold it.
+    bytes: Range<u64>,
+    /// Whether it is a part of each row.
+    is_part: bool,
+}
+
+impl Part {
+    fn meets(&self, other: &Part) -> bool {
+        self.bytes.start < other.bytes.end && other.bytes.start < self.bytes.end
+    }
+}
 
 impl Check<'_> {
     /// Goes through calls in order, through both branches where there are two. `regions` are those that start
@@ -91,13 +103,14 @@ impl Check<'_> {
         for strand in &fork.strands {
             let mut own: Vec<Part> = Vec::new();
             for call in strand.clone() {
-                let parts = self.parts(call, 0, self.network.iterations_of(call));
-                let meets = |part: &Part, other: &Part| {
-                    let is_written = part.0 == Role::Output || other.0 == Role::Output;
-                    is_written && part.1 != other.1 && part.2.start < other.2.end && other.2.start < part.2.end
+                let iterations = self.network.iterations_of(call);
+                let parts = (0..iterations.min(ITERATIONS)).flat_map(|at| self.parts(call, at, iterations));
+                let parts: Vec<Part> = parts.collect();
+                let shares = |part: &Part, other: &Part| {
+                    (part.is_written || other.is_written) && part.buffer != other.buffer && part.meets(other)
                 };
-                if let Some(part) = parts.iter().find(|part| before.iter().any(|other| meets(part, other))) {
-                    return wrong(call, part.1, "lets strands share the bytes of");
+                if let Some(part) = parts.iter().find(|part| before.iter().any(|other| shares(part, other))) {
+                    return wrong(call, part.buffer, "lets strands share the bytes of");
                 }
                 own.extend(parts);
             }
@@ -109,49 +122,33 @@ impl Check<'_> {
     /// What a call has in the arena.
     fn parts(&self, number: usize, iteration: i64, iterations: i64) -> Vec<Part> {
         let call = &self.network.calls[number];
-        let parameters: Vec<(Role, i64, DType, bool)> = match &call.callee {
-            Callee::Task(task) => {
-                let workload = &self.network.tasks[*task].workload;
-                let of = |(id, tensor): (TensorId, &Tensor)| {
-                    let touched = workload.touched(id);
-                    let reach = reach_of_part(&touched, &tensor.shape);
-                    (tensor.role, reach, tensor.dtype, workload.part_of(id).is_some())
-                };
-                bound_tensors(workload).map(of).collect()
-            }
-            Callee::Library(routine) => {
-                let of = |role: Role| move |(elements, dtype)| (role, elements, dtype, false);
-                let inputs = routine.inputs().into_iter().map(of(Role::Input));
-                inputs.chain(routine.outputs().into_iter().map(of(Role::Output))).collect()
-            }
+        let part = |(reach, binding): (Reach, &Binding)| {
+            let Reach { is_written, elements, dtype, is_part } = reach;
+            let bytes = self.bytes(binding, elements, dtype.bytes() as u64, iteration, iterations)?;
+            Some(Part { is_written, buffer: binding.buffer, bytes, is_part })
         };
-        let part = |((role, elements, dtype, is_part), binding): (&(Role, i64, DType, bool), &Binding)| {
-            let bytes = self.bytes(binding, *elements, dtype.bytes() as u64, iteration, iterations)?;
-            Some((*role, binding.buffer, bytes, *is_part))
-        };
-        parameters.iter().zip(&call.arguments).filter_map(part).collect()
+        self.network.reaches(call).into_iter().zip(&call.arguments).filter_map(part).collect()
     }
 
     fn call(&mut self, number: usize, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
         let parts = self.parts(number, iteration, iterations);
-        let (written, read): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(role, ..)| *role == Role::Output);
-        for (_, buffer, bytes, _) in &read {
-            if !self.owners.holds(*buffer, bytes) {
-                return wrong(number, *buffer, "has given away what is still to be read of");
+        let (written, read): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| part.is_written);
+        for part in &read {
+            if !self.owners.holds(part.buffer, &part.bytes) {
+                return wrong(number, part.buffer, "has given away what is still to be read of");
             }
         }
-        for (at, (_, buffer, bytes, is_part)) in written.iter().enumerate() {
+        for (at, part) in written.iter().enumerate() {
             // parts of rows of one buffer lie between one another; that they do not meet was validated
-            let beside = |part: &Part| part.1 == *buffer && (*is_part || part.3);
-            let meets = |part: &&Part| bytes.start < part.2.end && part.2.start < bytes.end && !beside(part);
-            if bytes.end > self.arena_bytes {
-                return wrong(number, *buffer, "has no room for");
+            let beside = |other: &Part| part.buffer == other.buffer && (part.is_part || other.is_part);
+            if part.bytes.end > self.arena_bytes {
+                return wrong(number, part.buffer, "has no room for");
             }
-            if read.iter().chain(&written[..at]).any(|part| meets(&part)) {
-                return wrong(number, *buffer, "puts two arguments into the bytes of");
+            if read.iter().chain(&written[..at]).any(|other| part.meets(other) && !beside(other)) {
+                return wrong(number, part.buffer, "puts two arguments into the bytes of");
             }
         }
-        written.into_iter().for_each(|(_, buffer, bytes, _)| self.owners.write(buffer, bytes));
+        written.into_iter().for_each(|part| self.owners.write(part.buffer, part.bytes));
         Ok(())
     }
 }
@@ -206,8 +203,7 @@ impl Owners {
 mod tests {
     use super::super::bind;
     use super::*;
-    use crate::graph::{Binding, Call, Callee, NetworkBuffer, NetworkTask};
-    use crate::workload::{Binary, DType, Expr, Index, Stage, TensorId, Var, Workload};
+    use crate::graph::samples::sums;
 
     #[test]
     fn owners_split_and_join() {
@@ -220,32 +216,10 @@ mod tests {
         assert!(owners.holds(0, &(0..64)) && owners.holds(0, &(5..5)));
     }
 
-    /// A chain of `t = x + shortcut` whose shortcut is read four times.
-    fn residual() -> Network {
-        let mut workload = Workload::default();
-        let load = |tensor| Expr::load(TensorId(tensor), vec![Index::var(Var(0))]);
-        for role in [Role::Input, Role::Input, Role::Output] {
-            workload.add_tensor(vec![16], DType::F32, role);
-        }
-        let sum = Expr::binary(Binary::Add, load(0), load(1));
-        workload.stages.push(Stage::map(TensorId(2), vec![16], sum));
-        let buffer = |source| NetworkBuffer { shape: vec![16], extents: Default::default(), dtype: DType::F32, source };
-        let mut buffers = vec![buffer(Source::Input("x".into()))];
-        buffers.extend((0..5).map(|_| buffer(Source::Intermediate)));
-        // the first result is the shortcut of all that follow
-        let at = |buffer| Binding::fixed(buffer, 0);
-        let call = |x, shortcut, y| {
-            let arguments = vec![at(x), at(shortcut), at(y)];
-            Call { callee: Callee::Task(0), arguments, parameters: Vec::new(), count: None }
-        };
-        let calls = vec![call(0, 0, 1), call(1, 1, 2), call(2, 1, 3), call(3, 1, 4), call(4, 1, 5)];
-        let task = NetworkTask { name: "add".into(), workload, weight: calls.len(), nodes: Vec::new() };
-        Network { tasks: vec![task], calls, buffers, ..Network::default() }
-    }
-
     #[test]
     fn a_buffer_is_kept_for_its_last_reader() {
-        let network = residual();
+        // the first result is the shortcut of all that follow; the last is the output
+        let network = sums(&[[0, 0], [1, 1], [2, 1], [3, 1], [4, 1]]);
         // the shortcut lies alone, the others take turns
         assert!(check(&network, &[0, 0, 64, 128, 64, 128], 192).is_ok());
         let (memory, arena) = bind::plan_memory(&network, &bind::living(&network));

@@ -30,7 +30,7 @@ mod tables;
 mod weights;
 
 pub use code::{check_network, check_targets};
-pub use compile::{Judge, Options, Step, check_output, compile, compile_judged};
+pub use compile::{Judge, Options, Step, called, check_output, compile, compile_judged};
 pub use error::ArtifactError;
 pub use formula::text as formula_text;
 pub use link::DRIVERS;

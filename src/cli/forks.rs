@@ -13,11 +13,11 @@ use tilescribe::artifact::{Activity, Manifest, Model, Resources, Schedule, Trace
 use tilescribe::graph::{Network, NetworkTask};
 use tilescribe::target::Target;
 
-use super::bench::{Before, room_for};
 use super::exit::CommandError;
+use super::progress;
+use super::runner::Runner;
 use super::search::stop_on_interrupt;
 use super::words::{counted, duration};
-use super::{extents, inputs, progress};
 
 /// Runs each way, at most, and how long all of them may take together.
 const RUNS: usize = 200;
@@ -84,12 +84,7 @@ pub fn judge(folder: &Path, manifest: &Manifest, target: &Target) -> Result<(Vec
     let threads = target.processors();
     let resources = Resources { threads: Some(threads), ..Resources::default() };
     let model = Model::load_written(folder, manifest.clone(), resources)?;
-    let none = || manifest.inputs.iter().map(|_| None);
-    let symbols = extents::values(manifest, None, &vec![None; manifest.inputs.len()], None)?;
-    let before = Before::of(&model, &symbols)?;
-    before.restore()?;
-    let mut bound = model.bind(&inputs::complete(manifest, none(), &symbols, 0)?)?;
-    let room = room_for(manifest, threads as usize);
+    let mut runner = Runner::new(&model)?;
     let mut times: Vec<[Vec<u64>; 2]> = vec![Default::default(); manifest.forks.len()];
     let (start, bar) = (Instant::now(), progress::bar(RUNS as u64, "comparing calls at the same time"));
     for run in 0..RUNS {
@@ -101,8 +96,7 @@ pub fn judge(folder: &Path, manifest: &Manifest, target: &Target) -> Result<(Vec
         }
         bar.set_position(run as u64);
         for at_once in [false, true] {
-            let trace = if at_once { bound.traced(room)? } else { bound.traced_in_turn(room)? };
-            before.restore()?;
+            let trace = if at_once { runner.at_once(threads)? } else { runner.in_turn(threads)? };
             // the first runs find nothing where later ones do
             if let Some(trace) = trace.filter(|_| run > 0) {
                 note(&trace, manifest, &mut times, usize::from(at_once));

@@ -2,29 +2,26 @@
 //!
 //! A task that is measured alone finds its operands in the caches; in the network it finds weights in
 //! memory, and what other tasks have left where these have left it. So the runners-up of all tasks are
-//! compiled into further artifacts, all run in turn, and a task takes a runner-up where it was faster there.
+//! compiled beside them, all run in turn, and a task takes a runner-up where it was faster there.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tilescribe::artifact::{
-    self, Bound, CompiledCall, Manifest, Model, Options, Profile, Resources, Schedule, Version,
-};
+use tilescribe::artifact::{self, CompiledCall, Model, Options, Profile, Resources, Schedule, Version};
 use tilescribe::files::{DraftFolder, folder_of};
-use tilescribe::graph::{Network, TensorData};
+use tilescribe::graph::Network;
 use tilescribe::record::{Record, Store};
 use tilescribe::space::{Space, Trace, Words};
 use tilescribe::target::{Target, Task};
 
-use super::bench::{Before, room_for};
 use super::exit::CommandError;
 use super::packing::write_artifact;
-use super::progress;
+use super::runner::Runner;
 use super::search::stop_on_interrupt;
 use super::variants::{Row, Variant};
 use super::words::bytes;
-use super::{extents, inputs, variants};
+use super::{progress, variants};
 
 /// Runners-up of each task.
 const RIVALS: usize = 2;
@@ -226,13 +223,9 @@ fn algorithm(trace: &Trace) -> Option<&Words> {
 /// What models do, run by run in turn: the runs of each; nothing where that would take long.
 fn in_turn(models: &[Model], threads: u32) -> Result<Option<Vec<Vec<artifact::Trace>>>> {
     let stopped = stop_on_interrupt()?;
-    let Some(first) = models.first() else { return Ok(None) };
-    let symbols = extents::values(first.manifest(), None, &vec![None; first.manifest().inputs.len()], None)?;
-    let given = inputs::complete(first.manifest(), first.manifest().inputs.iter().map(|_| None), &symbols, 0)?;
-    let runners = models.iter().map(|model| Runner::new(model, &given, &symbols));
-    let mut runners: Vec<Runner<'_>> = runners.collect::<Result<_>>()?;
+    let mut runners: Vec<Runner<'_>> = models.iter().map(Runner::new).collect::<Result<_>>()?;
     let (start, mut traces) = (Instant::now(), vec![Vec::new(); models.len()]);
-    runners.iter_mut().try_for_each(|runner| runner.run(threads).map(drop))?;
+    runners.iter_mut().try_for_each(|runner| runner.in_turn(threads).map(drop))?;
     if start.elapsed() > LONGEST {
         return Ok(None);
     }
@@ -247,31 +240,11 @@ fn in_turn(models: &[Model], threads: u32) -> Result<Option<Vec<Vec<artifact::Tr
             return Err(CommandError::Interrupted.into());
         }
         for (runner, traces) in runners.iter_mut().zip(&mut traces) {
-            traces.extend(runner.run(threads)?);
+            traces.extend(runner.in_turn(threads)?);
         }
     }
     bar.finish_and_clear();
     Ok(Some(traces))
-}
-
-struct Runner<'m> {
-    bound: Bound<'m>,
-    before: Before<'m>,
-    manifest: &'m Manifest,
-}
-
-impl<'m> Runner<'m> {
-    fn new(model: &'m Model, given: &[TensorData], symbols: &[i64]) -> Result<Runner<'m>> {
-        let before = Before::of(model, symbols)?;
-        before.restore()?;
-        Ok(Runner { bound: model.bind(given)?, before, manifest: model.manifest() })
-    }
-
-    fn run(&mut self, threads: u32) -> Result<Option<artifact::Trace>> {
-        let trace = self.bound.traced_in_turn(room_for(self.manifest, threads as usize))?;
-        self.before.restore()?;
-        Ok(trace)
-    }
 }
 
 /// Nanoseconds of all calls of a task in a run.

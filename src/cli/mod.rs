@@ -35,6 +35,7 @@ mod progress;
 mod records;
 mod replay;
 mod run;
+mod runner;
 mod search;
 mod show;
 mod states;

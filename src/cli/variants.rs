@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use tilescribe::artifact::{CompiledCall, Profile, Schedule, Trace as Events};
-use tilescribe::graph::{Callee, Network, NetworkBuffer};
+use tilescribe::artifact::{CompiledCall, Profile, Schedule, Trace as Events, called};
+use tilescribe::graph::{Network, NetworkBuffer};
 use tilescribe::space::Trace;
 use tilescribe::workload::Workload;
 
@@ -81,7 +81,7 @@ impl<'a> Row<'a> {
     /// A profile of each variant, from what all of them did in some runs; none where one did nothing.
     pub fn profiles(&self, runs: &[Events], threads: u16) -> Option<Vec<Profile>> {
         let of = |(variant, calls): &(Variant<'_>, Range<usize>)| {
-            let callees: Vec<CompiledCall> = variant.network.calls.iter().map(|call| compiled(&call.callee)).collect();
+            let callees: Vec<CompiledCall> = variant.network.calls.iter().map(|call| called(&call.callee)).collect();
             Profile::of_calls(&callees, calls.start, runs, threads)
         };
         self.parts.iter().map(of).collect()
@@ -96,12 +96,5 @@ impl<'a> Row<'a> {
         };
         let networks = self.parts.iter().map(|(variant, _)| variant.network);
         networks.flat_map(|network| &network.buffers).map(of).fold(0, u64::saturating_add)
-    }
-}
-
-fn compiled(callee: &Callee) -> CompiledCall {
-    match callee {
-        Callee::Task(task) => CompiledCall::Task(*task),
-        Callee::Library(routine) => CompiledCall::Library(routine.to_string()),
     }
 }

@@ -16,8 +16,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{Binding, Call, Callee, Carried, Network, RegionKind, RunTime, Source, bound_tensors};
-use crate::workload::{Role, Tensor, TensorId, reach_of_part};
+use super::{Binding, Call, Carried, Network, Reach, RegionKind, RunTime, Source};
 
 /// Strands of a fork, at most: the run-time library runs no more at the same time.
 pub const MOST_STRANDS: usize = 8;
@@ -306,7 +305,7 @@ fn end_of_unit(network: &Network, at: usize) -> usize {
 
 fn unit(network: &Network, calls: Range<usize>, same: &HashMap<usize, usize>, cost: &dyn Fn(usize) -> f64) -> Unit {
     let regions = || network.regions.iter().filter(|region| calls.contains(&region.calls.start));
-    let moves = regions().next().is_some();
+    let moves = regions().any(|region| matches!(region.kind, RegionKind::Repeat { .. }));
     let mut touches: Vec<Touch> =
         network.calls[calls.clone()].iter().flat_map(|call| touches(network, call, moves)).collect();
     for region in regions() {
@@ -331,32 +330,19 @@ fn whole(network: &Network, buffer: usize) -> Touch {
 
 /// What a call reads and writes of buffers that are no constants; all of each where that moves.
 fn touches(network: &Network, call: &Call, moves: bool) -> Vec<Touch> {
-    let parameters: Vec<(bool, i64, bool)> = match &call.callee {
-        Callee::Task(task) => {
-            let workload = &network.tasks[*task].workload;
-            let of = |(id, tensor): (TensorId, &Tensor)| {
-                let reach = reach_of_part(&workload.touched(id), &tensor.shape);
-                (tensor.role == Role::Output, reach, workload.part_of(id).is_some())
-            };
-            bound_tensors(workload).map(of).collect()
-        }
-        Callee::Library(routine) => {
-            let inputs = routine.inputs().into_iter().map(|(elements, _)| (false, elements, false));
-            inputs.chain(routine.outputs().into_iter().map(|(elements, _)| (true, elements, false))).collect()
-        }
-    };
-    let touch = |((is_written, reach, is_part), binding): ((bool, i64, bool), &Binding)| {
+    let touch = |(reach, binding): (Reach, &Binding)| {
         let about = network.buffers.get(binding.buffer)?;
-        let is_fixed = !moves && binding.run_time == RunTime::default();
-        let at = binding.offset;
         let all = whole(network, binding.buffer);
-        let touch = match is_fixed {
-            true => Touch { elements: at..at + reach, is_written, is_part, ..all },
-            false => Touch { is_written, ..all },
+        let touch = match !moves && binding.run_time == RunTime::default() {
+            true => {
+                let elements = binding.offset..binding.offset + reach.elements;
+                Touch { elements, is_written: reach.is_written, is_part: reach.is_part, ..all }
+            }
+            false => Touch { is_written: reach.is_written, ..all },
         };
         (!matches!(about.source, Source::Constant(_))).then_some(touch)
     };
-    parameters.into_iter().zip(&call.arguments).filter_map(touch).collect()
+    network.reaches(call).into_iter().zip(&call.arguments).filter_map(touch).collect()
 }
 
 /// Outputs that may lie in the memory of inputs, as the buffers of these.
@@ -374,33 +360,8 @@ fn carried_memory(network: &Network) -> HashMap<usize, usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{NetworkBuffer, NetworkError, NetworkTask};
-    use crate::workload::{Binary, DType, Expr, Index, Stage, Var, Workload};
-
-    /// Calls of `z = x + y`: the operands of each, where 0 is the input and others are the results of calls
-    /// before. The last one writes the output.
-    fn sums(operands: &[[usize; 2]]) -> Network {
-        let mut workload = Workload::default();
-        let load = |tensor| Expr::load(TensorId(tensor), vec![Index::var(Var(0))]);
-        for role in [Role::Input, Role::Input, Role::Output] {
-            workload.add_tensor(vec![16], DType::F32, role);
-        }
-        let sum = Expr::binary(Binary::Add, load(0), load(1));
-        workload.stages.push(Stage::map(TensorId(2), vec![16], sum));
-        let buffer = |source| NetworkBuffer { shape: vec![16], extents: Default::default(), dtype: DType::F32, source };
-        let mut buffers = vec![buffer(Source::Input("x".into()))];
-        buffers.extend(operands.iter().map(|_| buffer(Source::Intermediate)));
-        buffers[operands.len()].source = Source::Output("y".into());
-        let call = |(number, [x, y]): (usize, &[usize; 2])| Call {
-            callee: Callee::Task(0),
-            arguments: [*x, *y, number + 1].map(|buffer| Binding::fixed(buffer, 0)).to_vec(),
-            parameters: Vec::new(),
-            count: None,
-        };
-        let calls: Vec<Call> = operands.iter().enumerate().map(call).collect();
-        let task = NetworkTask { name: "sum".into(), workload, weight: calls.len(), nodes: Vec::new() };
-        Network { tasks: vec![task], calls, buffers, ..Network::default() }
-    }
+    use crate::graph::NetworkError;
+    use crate::graph::samples::sums;
 
     /// The results of the calls in each strand of all forks.
     fn strands(operands: &[[usize; 2]]) -> Vec<Vec<Vec<usize>>> {

@@ -21,6 +21,8 @@ mod fork;
 mod validate;
 mod fuse;
 mod short;
+#[cfg(test)]
+pub(crate) mod samples;
 
 pub use carry::{Appended, Carried, CarryError};
 pub use data::{Bytes, TensorData};
@@ -45,7 +47,7 @@ pub use validate::ProgramError;
 
 use std::ops::Range;
 
-use crate::workload::{DType, Extents, Index, Parameter, Role, Stage, Tensor, TensorId, Workload};
+use crate::workload::{DType, Extents, Index, Parameter, Role, Stage, Tensor, TensorId, Workload, reach_of_part};
 
 /// A whole network as tensor expressions. Tensors of role `Input` and `Output` have names in `inputs` and
 /// `outputs`, those of role `Constant` have data.
@@ -175,6 +177,40 @@ impl Call {
             Callee::Task(task) => tasks.get(*task).map_or(Vec::new(), |task| task.workload.parameters.clone()),
             Callee::Library(_) if self.parameters.is_empty() => Vec::new(),
             Callee::Library(routine) => routine.sizes().into_iter().map(|high| Parameter { low: 0, high }).collect(),
+        }
+    }
+}
+
+/// How far an argument of a call reaches, from where it is bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    pub is_written: bool,
+    /// In elements; at most.
+    pub elements: i64,
+    pub dtype: DType,
+    /// Whether it is a part of each row, between those of others.
+    pub is_part: bool,
+}
+
+impl Network {
+    /// The reaches of a call's arguments, in their order.
+    pub fn reaches(&self, call: &Call) -> Vec<Reach> {
+        match &call.callee {
+            Callee::Task(task) => {
+                let workload = &self.tasks[*task].workload;
+                let of = |(id, tensor): (TensorId, &Tensor)| Reach {
+                    is_written: tensor.role == Role::Output,
+                    elements: reach_of_part(&workload.touched(id), &tensor.shape),
+                    dtype: tensor.dtype,
+                    is_part: workload.part_of(id).is_some(),
+                };
+                bound_tensors(workload).map(of).collect()
+            }
+            Callee::Library(routine) => {
+                let of = |is_written| move |(elements, dtype)| Reach { is_written, elements, dtype, is_part: false };
+                let inputs = routine.inputs().into_iter().map(of(false));
+                inputs.chain(routine.outputs().into_iter().map(of(true))).collect()
+            }
         }
     }
 }
