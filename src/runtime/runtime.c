@@ -110,16 +110,16 @@ void tilescribe_trace_loops(struct tilescribe_trace *trace, uint32_t call) {
     call_here = call;
 }
 
-static void put_event(struct tilescribe_trace *trace, uint32_t call, uint64_t begin, enum tilescribe_activity what) {
+static void put_event(struct tilescribe_trace *trace, uint32_t call, uint64_t begin, int64_t thread, enum tilescribe_activity what) {
     uint64_t at = __atomic_fetch_add(&trace->written, 1, __ATOMIC_RELAXED);
     if (at < trace->room) {
-        trace->event[at] = (struct tilescribe_event){begin, tilescribe_now_ns(), call, (uint16_t)number_here, (uint16_t)what};
+        trace->event[at] = (struct tilescribe_event){begin, tilescribe_now_ns(), call, (uint16_t)thread, (uint16_t)what};
     }
 }
 
 void tilescribe_put_event(uint64_t begin, enum tilescribe_activity what) {
     if (trace_here != NULL) {
-        put_event(trace_here, call_here, begin, what);
+        put_event(trace_here, call_here, begin, number_here, what);
     }
 }
 
@@ -185,7 +185,7 @@ static bool work_and_tell(struct loop *loop, int64_t thread) {
     uint64_t begin = tilescribe_now_ns();
     bool found = work(loop, thread);
     if (found) {
-        put_event(trace, loop->call, begin, TILESCRIBE_LOOP);
+        put_event(trace, loop->call, begin, number_here, TILESCRIBE_LOOP);
     }
     return found;
 }
@@ -424,10 +424,7 @@ static void tell_part(void *told, int64_t begin, int64_t end, int64_t thread) {
     struct told_loop *loop = told;
     uint64_t since = tilescribe_now_ns();
     loop->body(loop->context, begin, end, thread);
-    int64_t own = number_here;
-    number_here = thread;
-    put_event(loop->trace, loop->call, since, TILESCRIBE_LOOP);
-    number_here = own;
+    put_event(loop->trace, loop->call, since, thread, TILESCRIBE_LOOP);
 }
 
 static void run_loop(tilescribe_body body, void *context, int64_t count, int64_t threads);
@@ -479,7 +476,7 @@ static void run_open(struct loop *loop, tilescribe_body body, void *context, int
     uint64_t waits_since = loop->trace != NULL ? tilescribe_now_ns() : 0;
     wait_for_workers(loop);
     if (loop->trace != NULL) {
-        put_event(loop->trace, loop->call, waits_since, TILESCRIBE_WAIT);
+        put_event(loop->trace, loop->call, waits_since, number_here, TILESCRIBE_WAIT);
     }
 }
 
