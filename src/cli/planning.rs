@@ -168,10 +168,7 @@ impl Contest {
                 tasks: tried.tasks as u64,
                 calls: tried.calls as u64,
                 tasks_ns,
-                timing: match measure {
-                    Measure::Finals => TasksTiming::Finals,
-                    Measure::Least => TasksTiming::Records,
-                },
+                timing: timing(measure),
                 run: self.run_of(at).zip(self.run_of(0)).map(|(ns, default_ns)| PlanRun { ns, default_ns }),
                 created_unix_s,
                 tilescribe: tilescribe.clone(),
@@ -192,6 +189,9 @@ impl Contest {
                 "plan": tried.plan.to_string(), "from": origin(&tried.origin), "tasks": tried.tasks,
                 "calls": tried.calls, "tasks_ns": tried.tasks_ns.map(|(ns, _)| ns),
             });
+            if let Some((_, measure)) = tried.tasks_ns {
+                line["timing"] = json!(timing(measure).name());
+            }
             if let Some(ns) = self.run_of(at) {
                 line["run_ns"] = json!(ns);
             }
@@ -223,11 +223,22 @@ impl fmt::Display for Contest {
                 Origin::Given | Origin::Search => format!(": {}", shortened(&tried.plan)),
                 Origin::Default | Origin::All(..) => String::new(),
             };
+            // fastest runs are less than what finals say, and do not compare with it
+            let timed = tried.tasks_ns.map(|(_, measure)| timing(measure));
+            let brief = if timed == Some(TasksTiming::Records) { ", fastest runs alone" } else { "" };
             let run = self.run_of(at).map_or_else(String::new, |ns| format!(", {} a run", duration(ns as u64)));
-            writeln!(f, "{ns:>10}  {}{few}{run}", origin(&tried.origin))?;
+            writeln!(f, "{ns:>10}  {}{few}{brief}{run}", origin(&tried.origin))?;
         }
         let from = found.tried.get(*taken).map_or_else(String::new, |tried| origin(&tried.origin));
         write!(f, "plan taken: {from}")
+    }
+}
+
+/// How the tasks of a plan were timed.
+fn timing(measure: Measure) -> TasksTiming {
+    match measure {
+        Measure::Finals => TasksTiming::Finals,
+        Measure::Least => TasksTiming::Records,
     }
 }
 

@@ -120,7 +120,11 @@ impl<'a> Tuned<'a> {
         let lab = self.lab.get_or_insert(made);
         let proposer = match &mut self.proposer {
             Some(proposer) => proposer,
-            none => none.insert(searcher.proposer(arguments.seed)?),
+            none => {
+                let proposer = none.insert(searcher.proposer(arguments.seed)?);
+                proposer.economize();
+                proposer
+            }
         };
         let by = Search { space: self.setting.space, arguments: &arguments, trials: None, store: &mut store };
         let report = search_by(proposer.as_mut(), &searcher.name, &jobs, lab, by)?;

@@ -9,15 +9,17 @@
 use rayon::iter::ParallelIterator;
 use rayon::slice::ParallelSlice;
 
-use super::kernels::{Matrix, dot, multiply, rms_norm, rotate, softmax, squared_relu_gate, transpose};
+use super::kernels::{Matrix, dot, multiply, multiply_few, rms_norm, rotate, softmax, squared_relu_gate, transpose};
+use super::panels::Panels;
 use super::position::{check_answers, check_positions, slotted};
 use super::{Config, Model, ModelError, Position, Step};
 
-/// Sequences that are decoded together, on one thread. A constant: results do not depend on the number of
-/// cores.
+/// Sequences that are decoded together, on one thread, at most; and at least, where there are as many.
+/// Constants: results do not depend on the number of cores.
 pub(super) const SEQUENCES_PER_BATCH: usize = 32;
+pub(super) const FEWEST_PER_BATCH: usize = 16;
 
-/// A model made ready for inference: weights transposed to `[in, out]`, rotations tabled.
+/// A model made ready for inference: weights laid out for products by few rows, rotations tabled.
 pub struct Decoder {
     config: Config,
     /// `[vocabulary, width]`
@@ -39,14 +41,14 @@ pub struct Decoder {
 struct Layer {
     attention_norm: Vec<f32>,
     /// `[width, projection]`
-    query_key_value: Vec<f32>,
+    query_key_value: Panels,
     /// `[width, width]`
-    attention_output: Vec<f32>,
+    attention_output: Panels,
     feed_forward_norm: Vec<f32>,
     /// `[width, 2 · feed_forward]`
-    gate_up: Vec<f32>,
+    gate_up: Panels,
     /// `[feed_forward, width]`
-    down: Vec<f32>,
+    down: Panels,
 }
 
 /// Keys and values of one sequence, for all layers.
@@ -130,13 +132,16 @@ impl Decoder {
         let (width, hidden) = (config.width, config.feed_forward);
         let layers = (0..config.layers).map(|layer| {
             let tensor = |name: &str| model.tensor(&format!("layers.{layer}.{name}.weight"));
+            let panels = |name: &str, outputs: usize, inputs: usize| {
+                Panels::new(transpose(tensor(name), outputs, inputs), inputs, outputs)
+            };
             Layer {
                 attention_norm: tensor("attention_norm").to_vec(),
-                query_key_value: transpose(tensor("query_key_value"), config.projection(), width),
-                attention_output: transpose(tensor("attention_output"), width, width),
+                query_key_value: panels("query_key_value", config.projection(), width),
+                attention_output: panels("attention_output", width, width),
                 feed_forward_norm: tensor("feed_forward_norm").to_vec(),
-                gate_up: transpose(tensor("gate_up"), 2 * hidden, width),
-                down: transpose(tensor("down"), width, hidden),
+                gate_up: panels("gate_up", 2 * hidden, width),
+                down: panels("down", width, hidden),
             }
         });
         let (cosines, sines) = config.rotation();
@@ -309,21 +314,15 @@ impl Decoder {
         scratch.gated.resize(rows * hidden, 0.0);
         for (index, layer) in self.layers.iter().enumerate() {
             rms_norm(&mut scratch.normed, &scratch.hidden, &layer.attention_norm);
-            let normed = Matrix::row_major(&scratch.normed, rows, width);
-            let weight = Matrix::row_major(&layer.query_key_value, width, self.config.projection());
-            multiply(&mut scratch.projected, normed, weight, false);
+            layer.query_key_value.multiply(&mut scratch.projected, &scratch.normed, false);
             self.project(index, prompt.map_or(0, |prompt| prompt.length), chunks, scratch);
             self.attend(index, prompt, chunks, scratch);
-            let attended = Matrix::row_major(&scratch.attended, rows, width);
-            multiply(&mut scratch.hidden, attended, Matrix::row_major(&layer.attention_output, width, width), true);
+            layer.attention_output.multiply(&mut scratch.hidden, &scratch.attended, true);
 
             rms_norm(&mut scratch.normed, &scratch.hidden, &layer.feed_forward_norm);
-            let normed = Matrix::row_major(&scratch.normed, rows, width);
-            let weight = Matrix::row_major(&layer.gate_up, width, 2 * hidden);
-            multiply(&mut scratch.gate_up, normed, weight, false);
+            layer.gate_up.multiply(&mut scratch.gate_up, &scratch.normed, false);
             squared_relu_gate(&mut scratch.gated, &scratch.gate_up, hidden);
-            let gated = Matrix::row_major(&scratch.gated, rows, hidden);
-            multiply(&mut scratch.hidden, gated, Matrix::row_major(&layer.down, hidden, width), true);
+            layer.down.multiply(&mut scratch.hidden, &scratch.gated, true);
         }
         for chunk in chunks {
             chunk.cache.length += chunk.positions.len();
@@ -376,16 +375,25 @@ impl Decoder {
             let (start, new) = (chunk.cache.length, chunk.positions.len());
             let (length, own_rows) = (start + new, new * heads);
             scratch.own_scores.resize(own_rows * length, 0.0);
-            let queries = Matrix::row_major(&scratch.queries[first_row * head..], own_rows, head);
-            multiply(&mut scratch.own_scores, queries, chunk.cache.keys(layer, length, head), false);
+            let queries = &scratch.queries[first_row * head..][..own_rows * head];
+            let (keys, values) = (chunk.cache.keys(layer, length, head), &chunk.cache.layers[layer].values);
+            match new {
+                1 => multiply_few(&mut scratch.own_scores, length, queries, head, keys.data, keys.row_stride),
+                _ => multiply(&mut scratch.own_scores, Matrix::row_major(queries, own_rows, head), keys, false),
+            }
             for (row, own) in scratch.own_scores.chunks_exact_mut(length).enumerate() {
                 let (visible, later) = own.split_at_mut(start + row / heads + 1);
                 softmax(&mut scratch.prompt_scores[(first_row + row) * shared..][..shared], visible);
                 later.fill(0.0);
             }
-            let scores = Matrix::row_major(&scratch.own_scores, own_rows, length);
-            let values = Matrix::row_major(&chunk.cache.layers[layer].values, length, head);
-            multiply(&mut scratch.attended[first_row * head..], scores, values, false);
+            let (scores, attended) = (&scratch.own_scores, &mut scratch.attended[first_row * head..]);
+            match new {
+                1 => multiply_few(&mut attended[..own_rows * head], head, scores, length, values, head),
+                _ => {
+                    let scores = Matrix::row_major(scores, own_rows, length);
+                    multiply(attended, scores, Matrix::row_major(values, length, head), false);
+                }
+            }
             first_row += own_rows;
         }
         if let Some(prompt) = prompt {

@@ -95,6 +95,15 @@ macro_rules! for_each_width {
 }
 
 for_each_width! {
+    /// `output = left · right`, where `left` is row-major and of a few rows, and the rows of `right` begin
+    /// `stride` elements apart: without copies of either, which take longer than so small a product. `output`
+    /// is `[rows, columns]`.
+    fn multiply_few / multiply_few_wide / multiply_few_body(
+        output: &mut [f32], columns: usize, left: &[f32], depth: usize, right: &[f32], stride: usize
+    )
+}
+
+for_each_width! {
     /// `output[row] = input[row] / rms(input[row]) · scale` (RMSNorm, Zhang and Sennrich 2019); both `[rows,
     /// scale.len()]`.
     fn rms_norm / rms_norm_wide / rms_norm_body(output: &mut [f32], input: &[f32], scale: &[f32])
@@ -205,6 +214,18 @@ pub(super) fn tanh(x: f32) -> f32 {
 }
 
 #[inline(always)]
+fn multiply_few_body(output: &mut [f32], columns: usize, left: &[f32], depth: usize, right: &[f32], stride: usize) {
+    for (sums, row) in output.chunks_exact_mut(columns).zip(left.chunks_exact(depth)) {
+        sums.fill(0.0);
+        for (element, others) in row.iter().zip(right.chunks(stride)) {
+            for (sum, other) in sums.iter_mut().zip(&others[..columns]) {
+                *sum += element * other;
+            }
+        }
+    }
+}
+
+#[inline(always)]
 fn rms_norm_body(output: &mut [f32], input: &[f32], scale: &[f32]) {
     for (output, input) in output.chunks_exact_mut(scale.len()).zip(input.chunks_exact(scale.len())) {
         let mean = reduce(input, 0.0, |sum, x| sum + x * x, |a, b| a + b) / scale.len() as f32;
@@ -301,7 +322,7 @@ pub(super) fn rotate(output: &mut [f32], vector: &[f32], cosine: &[f32], sine: &
 
 #[cfg(test)]
 mod tests {
-    use super::{Matrix, exponential, multiply, sigmoid, softmax, tanh, transpose};
+    use super::{Matrix, exponential, multiply, multiply_few, sigmoid, softmax, tanh, transpose};
 
     #[test]
     fn exponential_is_exact_to_a_millionth() {
@@ -331,6 +352,15 @@ mod tests {
         multiply(&mut output, Matrix::row_major(&left, 2, 3), right, true);
         assert_eq!(output, [17.0, 2.5, 16.0, 7.0]);
         assert_eq!(transpose(&left, 2, 3), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    }
+
+    #[test]
+    fn products_of_few_rows_are_products() {
+        // right [3, 2], its rows four elements apart
+        let (left, right) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 0.5, 9.0, 9.0, 0.0, 1.0, 9.0, 9.0, 2.0, 0.0]);
+        let mut output = [7.0; 4];
+        multiply_few(&mut output, 2, &left, 3, &right, 4);
+        assert_eq!(output, [7.0, 2.5, 16.0, 7.0]);
     }
 
     #[test]

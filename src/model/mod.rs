@@ -36,6 +36,7 @@ mod kernels;
 mod losses;
 mod network;
 mod optimizer;
+mod panels;
 mod position;
 mod regression;
 mod sample;

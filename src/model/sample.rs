@@ -5,7 +5,7 @@ use candle_transformers::generation::LogitsProcessor;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::decode::{Cache, Chunk, Decoder, Prompt, SEQUENCES_PER_BATCH, Scratch, log_probability};
+use super::decode::{Cache, Chunk, Decoder, FEWEST_PER_BATCH, Prompt, SEQUENCES_PER_BATCH, Scratch, log_probability};
 use super::position::check_answers;
 use super::{ModelError, Position};
 
@@ -72,10 +72,11 @@ impl Decoder {
         if !(options.top_p > 0.0 && options.top_p <= 1.0) {
             return Err(ModelError::Options(format!("top-p {} is not above 0 and up to 1", options.top_p)));
         }
+        let size = guides.len().div_ceil(2).clamp(FEWEST_PER_BATCH, SEQUENCES_PER_BATCH);
         let batches: Vec<Result<Vec<Sampled>, ModelError>> = guides
-            .par_chunks_mut(SEQUENCES_PER_BATCH)
+            .par_chunks_mut(size)
             .enumerate()
-            .map(|(batch, guides)| self.sample_batch(prompt, guides, batch * SEQUENCES_PER_BATCH, options))
+            .map(|(batch, guides)| self.sample_batch(prompt, guides, batch * size, options))
             .collect();
         let mut sampled = Vec::with_capacity(guides.len());
         for batch in batches {
@@ -92,32 +93,37 @@ impl Decoder {
         options: &SamplingOptions,
     ) -> Result<Vec<Sampled>, ModelError> {
         let width = self.config().width;
-        let limit = self.config().max_sequence - prompt.length();
+        let room = self.config().max_sequence - prompt.length();
         let mut writers: Vec<Writer> = Vec::with_capacity(guides.len());
+        let mut members = Vec::with_capacity(guides.len());
         for (i, guide) in guides.iter_mut().enumerate() {
             let mut writer = Writer::new(self, seed_of(options.seed, first + i), options);
-            writer.advance(guide, limit)?;
+            members.extend(writer.advance(guide, None, room)?.map(|asked| (i, asked)));
             writers.push(writer);
         }
+        let mut branches = Branch::split(Cache::new(self.config()), members);
         let mut scratch = Scratch::default();
-        loop {
+        while !branches.is_empty() {
             let (mut chunks, mut lasts, mut rows) = (Vec::new(), Vec::new(), 0);
-            for writer in writers.iter_mut().filter(|writer| !writer.answers.is_empty()) {
-                self.check(&writer.pending, prompt.length() + writer.cache.length)?;
-                rows += writer.pending.len();
+            for Branch { cache, asked, .. } in &mut branches {
+                self.check(&asked.positions, prompt.length() + cache.length)?;
+                rows += asked.positions.len();
                 lasts.push(rows - 1);
-                chunks.push(Chunk { cache: &mut writer.cache, positions: &writer.pending });
-            }
-            if chunks.is_empty() {
-                break;
+                chunks.push(Chunk { cache, positions: &asked.positions });
             }
             self.step(Some(&prompt.cache), &mut chunks, &mut scratch);
-            let waiting = writers.iter_mut().zip(&mut *guides).filter(|(writer, _)| !writer.answers.is_empty());
-            for ((writer, guide), row) in waiting.zip(lasts) {
-                let scores = self.policy(&scratch.hidden[row * width..][..width], &writer.answers);
-                writer.choose(&scores)?;
-                writer.advance(guide, limit)?;
+            let mut further = Vec::with_capacity(branches.len());
+            for (Branch { cache, asked, sequences }, row) in branches.into_iter().zip(lasts) {
+                let scores = self.policy(&scratch.hidden[row * width..][..width], &asked.answers);
+                let mut members = Vec::with_capacity(sequences.len());
+                for i in sequences {
+                    let picked = writers[i].choose(&scores, &asked.answers)?;
+                    let next = writers[i].advance(&mut guides[i], Some(picked), room - cache.length)?;
+                    members.extend(next.map(|asked| (i, asked)));
+                }
+                further.extend(Branch::split(cache, members));
             }
+            branches = further;
         }
         let finish = |writer: Writer| {
             let Writer { choices, log_likelihood, complete, .. } = writer;
@@ -127,15 +133,44 @@ impl Decoder {
     }
 }
 
+/// Sequences that are alike so far: the model reads them once. Where it is sure of itself, many are.
+struct Branch {
+    cache: Cache,
+    /// What follows in all of them.
+    asked: Asked,
+    /// By number.
+    sequences: Vec<usize>,
+}
+
+impl Branch {
+    /// Parts sequences that were alike, by what follows in each of them.
+    fn split(cache: Cache, members: Vec<(usize, Asked)>) -> Vec<Branch> {
+        let mut groups: Vec<(Asked, Vec<usize>)> = Vec::new();
+        for (sequence, asked) in members {
+            match groups.iter_mut().find(|(other, _)| *other == asked) {
+                Some((_, sequences)) => sequences.push(sequence),
+                None => groups.push((asked, vec![sequence])),
+            }
+        }
+        // the last of them has no need of a copy
+        let caches = std::iter::repeat_n(cache, groups.len());
+        let branch = |((asked, sequences), cache)| Branch { cache, asked, sequences };
+        groups.into_iter().zip(caches).map(branch).collect()
+    }
+}
+
+/// What the model reads next, and what it is asked for behind that.
+#[derive(PartialEq)]
+struct Asked {
+    positions: Vec<Position>,
+    /// At least two.
+    answers: Vec<Vec<u32>>,
+}
+
 /// One sequence being written.
 struct Writer {
-    cache: Cache,
     processor: LogitsProcessor,
     vocabulary: usize,
-    /// What the model has not read yet. The last position asks for one of `answers`.
-    pending: Vec<Position>,
-    /// The answers to choose from; none when the sequence has ended.
-    answers: Vec<Vec<u32>>,
     /// The last answer, which is read with the next question.
     answer: Vec<u32>,
     choices: Vec<usize>,
@@ -148,11 +183,8 @@ impl Writer {
         // of answers that are all equally likely, none is the tail
         let top_p = (!decoder.is_indifferent()).then_some(options.top_p);
         Writer {
-            cache: Cache::new(decoder.config()),
             processor: LogitsProcessor::new(seed, Some(options.temperature), top_p),
             vocabulary: decoder.config().vocabulary,
-            pending: Vec::new(),
-            answers: Vec::new(),
             answer: Vec::new(),
             choices: Vec::new(),
             log_likelihood: 0.0,
@@ -160,46 +192,45 @@ impl Writer {
         }
     }
 
-    /// Asks the guide until an answer needs the model, or the sequence ends. It has at most `limit`
-    /// positions.
-    fn advance(&mut self, guide: &mut impl Guide, limit: usize) -> Result<(), ModelError> {
-        let mut chosen = self.choices.last().copied().filter(|_| !self.answers.is_empty());
-        self.answers.clear();
+    /// Asks the guide until an answer needs the model, or the sequence ends, which has at most `room` further
+    /// positions; `chosen` was sampled since it was asked last.
+    fn advance(
+        &mut self,
+        guide: &mut impl Guide,
+        mut chosen: Option<usize>,
+        room: usize,
+    ) -> Result<Option<Asked>, ModelError> {
+        let mut positions = Vec::new();
         loop {
             let (question, answers, known) = match guide.next(chosen.take()) {
                 Next::Finished => {
                     self.complete = true;
-                    return Ok(());
+                    return Ok(None);
                 }
                 Next::Told { question, answer } => (question, vec![answer], true),
                 Next::Ask { question, answers } => (question, answers, false),
             };
             check_answers(&answers, self.vocabulary)?;
-            if self.cache.length + self.pending.len() >= limit {
-                return Ok(());
+            if positions.len() >= room {
+                return Ok(None);
             }
-            self.pending.push(Position { answer: std::mem::take(&mut self.answer), question });
-            if let [only] = answers.as_slice() {
-                self.answer.clone_from(only);
-                if !known {
-                    self.choices.push(0);
-                    chosen = Some(0);
-                }
-                continue;
+            positions.push(Position { answer: std::mem::take(&mut self.answer), question });
+            let [only] = answers.as_slice() else { return Ok(Some(Asked { positions, answers })) };
+            self.answer.clone_from(only);
+            if !known {
+                self.choices.push(0);
+                chosen = Some(0);
             }
-            self.answers = answers;
-            return Ok(());
         }
     }
 
-    /// Samples one of the answers, after the model has read what was pending.
-    fn choose(&mut self, scores: &[f32]) -> Result<(), ModelError> {
+    /// Samples one of the answers by their scores: its position.
+    fn choose(&mut self, scores: &[f32], answers: &[Vec<u32>]) -> Result<usize, ModelError> {
         let picked = self.processor.sample(&Tensor::new(scores, &Device::Cpu)?)? as usize;
         self.log_likelihood += log_probability(scores, picked)?;
-        self.pending.clear();
-        self.answer.clone_from(&self.answers[picked]);
+        self.answer.clone_from(&answers[picked]);
         self.choices.push(picked);
-        Ok(())
+        Ok(picked)
     }
 }
 

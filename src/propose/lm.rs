@@ -401,6 +401,10 @@ impl Proposer for LanguageModel<'_> {
         let gain = estimator.gain(choice_is, rules_are);
         Ok((gain.log2 > self.heuristics.doubt * gain.deviation).then_some(choice))
     }
+
+    fn economize(&mut self) {
+        self.heuristics.samples = self.heuristics.samples.min(self.heuristics.few_samples);
+    }
 }
 
 #[cfg(test)]
