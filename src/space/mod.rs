@@ -50,6 +50,7 @@ mod cpu;
 mod epilogue;
 mod fuse;
 mod gpu;
+mod group;
 mod operands;
 mod restriction;
 mod rows;
@@ -64,11 +65,12 @@ mod tests;
 
 pub use crate::trace::{Choice, Decision, ParseError, Policy, Reason, Stale, Stop, Tape, Trace, Word, Words};
 pub use access::{Access, accesses};
+pub use group::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row};
 pub use restriction::Restriction;
 pub use schedule::{Defect, LoopName, Schedule, Step};
 pub use seen::Seen;
 pub use version::{Decided, InvalidVersion, Reader, SpaceVersion, Unreadable};
-pub use view::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row, View};
+pub use view::View;
 pub use walk::Walk;
 
 use std::borrow::Cow;
