@@ -7,6 +7,7 @@
 use super::kernels::{Matrix, multiply};
 
 /// Columns of a panel: two vectors of AVX-512.
+#[cfg(target_arch = "x86_64")]
 const COLUMNS: usize = 32;
 
 /// A weight `[depth, columns]`.
