@@ -2,9 +2,9 @@
 //! so that it is fused as those are.
 
 use super::builder::{Builder, broadcast_shape};
-use super::layout::join;
 use super::math::{add, cast, divide, float, less, load, multiply, tanh, var, vars, within};
 use super::operator::{Operator, Problem};
+use super::parts::join;
 use super::reduction::{Axes, softmax_over};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
 

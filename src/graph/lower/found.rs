@@ -30,7 +30,7 @@ pub fn non_zero(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
         }
         coordinates.push(builder.map_over(std::slice::from_ref(&count), DType::I64, place)?);
     }
-    Ok(vec![super::layout::stack(builder, &coordinates, 0)?])
+    Ok(vec![super::parts::stack(builder, &coordinates, 0)?])
 }
 
 /// The places of elements that are not zero in the order of memory, `[count]`.
@@ -66,7 +66,7 @@ pub fn compress(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
         true => condition,
         false => {
             let length = builder.formulas.lesser(&given, &own[axis])?;
-            super::layout::part_of(builder, condition, 0, &Index::constant(0), &length)?
+            super::parts::part_of(builder, condition, 0, &Index::constant(0), &length)?
         }
     };
     let places = places_of_non_zero(builder, condition)?;

@@ -7,6 +7,7 @@
 //! Invariant: nothing here trusts an attribute or a shape. Extents, ranks and sizes go through
 //! [`Builder::check_shape`] before anything is computed or allocated with them.
 
+mod activation;
 mod attention;
 mod bits;
 mod blocks;
@@ -37,6 +38,7 @@ mod normalization;
 mod operator;
 mod operators;
 mod padding;
+mod parts;
 mod polynomial;
 mod pooling;
 mod qlinear;
@@ -62,8 +64,9 @@ mod window;
 pub use blocks::MAX_ITERATIONS;
 pub use builder::Builder;
 pub use formulas::Conflict;
-pub use layout::{element, move_axis, stack};
+pub use layout::move_axis;
 pub use operator::{Attribute, Operand, Operator, Problem, normal_axis};
+pub use parts::{element, stack};
 pub use reshape::reshape_to;
 
 use crate::workload::{DType, TensorId};

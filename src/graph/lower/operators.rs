@@ -3,8 +3,8 @@
 use super::{
     Builder, Operator, Problem, attention, bits, columns, constants, contraction, contrib, convolution, deform,
     determinant, einsum, elementwise, few_bits, found, fourier, gather, grid, grouped, layout, losses, normalization,
-    padding, pooling, qlinear, quantization, random, recurrence, recurrent, reduction, resize, roi, rotary, scatter,
-    signal, sort,
+    padding, parts, pooling, qlinear, quantization, random, recurrence, recurrent, reduction, resize, roi, rotary,
+    scatter, signal, sort,
 };
 use crate::workload::TensorId;
 
@@ -76,8 +76,8 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "Transpose" => open(layout::transpose).of_all_types(),
         "Expand" => open(layout::expand).of_all_types(),
         "Tile" => open(layout::tile).of_all_types(),
-        "Concat" => open(layout::concat).of_all_types(),
-        "Split" => open(layout::split).of_all_types(),
+        "Concat" => open(parts::concat).of_all_types(),
+        "Split" => open(parts::split).of_all_types(),
         "Slice" => open(layout::slice).of_all_types(),
         "DepthToSpace" | "SpaceToDepth" => open(layout::depth_and_space).of_all_types(),
         "Trilu" => open(layout::trilu).of_all_types(),

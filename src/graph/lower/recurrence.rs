@@ -1,9 +1,10 @@
 //! Operators of recurrent token mixers.
 
 use super::builder::Builder;
-use super::layout::{join, permute};
+use super::layout::permute;
 use super::math::{add, exp, float, load, multiply, sigmoid, subtract, var, vars, within};
 use super::operator::{Operator, Problem};
+use super::parts::join;
 use super::reshape::{reshape_to, reshape_to_extents};
 use crate::workload::{Combiner, Condition, DType, Expr, Index, TensorId};
 

@@ -13,6 +13,7 @@
 mod compile;
 mod lanes;
 mod product;
+mod program;
 mod run;
 
 use std::borrow::Cow;

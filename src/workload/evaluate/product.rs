@@ -1,7 +1,7 @@
 //! Sums of products of two operands, the innermost loop of matrix products and convolutions.
 
-use super::compile::Factor;
 use super::lanes::{Offsets, Pattern};
+use super::program::Factor;
 use crate::workload::array::Elements;
 
 /// `sums += x · y` in f64, the innermost loop of matrix products and convolutions.

@@ -6,9 +6,9 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
 use super::EvaluateError;
-use super::compile::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
 use super::lanes::{Offsets, Pattern, Walk, dot, step, unravel};
 use super::product::add_products;
+use super::program::{Affine, AffineLoad, Instruction, Program, Register, Root, Test, Value};
 use crate::workload::array::{Array, Element, Elements, each_type};
 use crate::workload::scalar::{
     binary, binary_integer, bits_of_real, combine, combine_integer, compare, identity, identity_integer, real_of_bits,
