@@ -1,5 +1,6 @@
 //! `tilescribe finetune`
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use clap::Args;
 use tilescribe::files;
 use tilescribe::language::Language;
 use tilescribe::model::TrainingOptions;
-use tilescribe::record::{Entry, Store};
+use tilescribe::propose::learned;
+use tilescribe::record::{Entry, Filter, Readable, Store};
 use tilescribe::space::Space;
 use tilescribe::target::Task;
 
@@ -61,7 +63,7 @@ impl Finetune {
             let path = self.store.path()?;
             return Err(CommandError::Usage(format!("nothing was measured yet: there is no {}", path.display())).into());
         };
-        let entries = entries(&store, &space)?;
+        let Known { written, read: entries } = Known::of(&store, &space)?;
         let missing = || CommandError::Usage("there is no cache folder; name one with --output".into());
         let own = own_checkpoint();
         // not the one that is used until something tells that it is better
@@ -73,6 +75,7 @@ impl Finetune {
             estimators: Some(&checkpoint.estimators),
             training: &self.training,
             entries: &entries,
+            learned: learned(&language, &space, &written, Some(&checkpoint.versions)),
             estimator_entries: &entries,
             beside: Some(&checkpoint),
             options: self.training.options(usual()),
@@ -122,19 +125,36 @@ fn replace(new: &Path, own: &Path) -> Result<()> {
     files::replace_folder(new, own).with_context(|| format!("cannot replace {}", own.display()))
 }
 
-/// The records of this space, each with its task.
-fn entries(store: &Store, space: &Space) -> Result<Vec<Entry>> {
-    let targets = store.targets()?;
-    let mut entries = Vec::new();
-    for (hash, workload) in store.tasks()? {
-        for (_, target) in &targets {
-            let task = Arc::new(Task { workload: workload.clone(), target: target.clone() });
-            let found = store.readable(&task, space)?;
-            if let Some(warning) = found.warning() {
-                tracing::warn!("task {hash}: {warning}");
+/// What a store holds.
+struct Known {
+    /// As it was written.
+    written: Vec<Entry>,
+    /// As this space would have written it.
+    read: Vec<Entry>,
+}
+
+impl Known {
+    /// Says how much of it the space does not read.
+    fn of(store: &Store, space: &Space) -> Result<Known> {
+        let targets = store.targets()?;
+        let mut written = Vec::new();
+        let mut read = Readable { records: Vec::new(), unread: BTreeMap::new() };
+        for (hash, workload) in store.tasks()? {
+            for (fingerprint, target) in &targets {
+                let task = Arc::new(Task { workload: workload.clone(), target: target.clone() });
+                let entry = |record| Entry { task: Arc::clone(&task), record };
+                let filter = Filter { task_hash: Some(hash.clone()), target: Some(fingerprint.clone()), space: None };
+                written.extend(store.records(&filter)?.into_iter().map(entry));
+                let found = store.readable(&task, space)?;
+                read.records.extend(found.records.into_iter().map(entry));
+                for (reason, count) in found.unread {
+                    *read.unread.entry(reason).or_default() += count;
+                }
             }
-            entries.extend(found.records.into_iter().map(|record| Entry { task: Arc::clone(&task), record }));
         }
+        if let Some(warning) = read.warning() {
+            tracing::warn!("{warning}");
+        }
+        Ok(Known { written, read: read.records })
     }
-    Ok(entries)
 }

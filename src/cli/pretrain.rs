@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use tilescribe::language::Language;
 use tilescribe::model::{Config, Evaluation, Model, Source, TrainingOptions};
-use tilescribe::propose::{Loaded, load_checkpoint, versions};
+use tilescribe::propose::{Loaded, learned, load_checkpoint, versions};
 use tilescribe::space::Space;
 
 use super::output::check_checkpoint_folder;
@@ -107,6 +107,7 @@ impl Pretrain {
             estimators: None,
             training: &self.training,
             entries: &entries,
+            learned: learned(&language, &space, &entries, None),
             estimator_entries: others.as_ref().unwrap_or(&entries),
             beside: beside.as_ref(),
             options: self.training.options(TrainingOptions::default()),

@@ -18,13 +18,13 @@ pub struct Loaded {
     pub notices: Vec<Notice>,
 }
 
-/// What a checkpoint is older than.
+/// What a checkpoint has not learned of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// Words that were added since. Their embeddings are the mean of the others', and some noise.
     NewWords { count: usize, first: String },
-    /// Rules that were added since. The model is not asked for their decisions, which take their defaults in
-    /// what it writes.
+    /// Rules that were added since, or that asked for nothing in what it learned from. The model is not asked
+    /// for their decisions, which take their defaults in what it writes.
     NewRules { kind: Kind, rules: Vec<String> },
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Notice {
                     Kind::Gpu => "GPUs",
                 };
                 let rules = rules.join("`, `");
-                write!(f, "the checkpoint is older than these rules for {machines}: `{rules}`")?;
+                write!(f, "the checkpoint has learned nothing of these rules for {machines}: `{rules}`")?;
                 write!(f, "; their decisions take their defaults in what it writes")
             }
         }
@@ -78,7 +78,7 @@ pub fn load_checkpoint(source: &Source, language: &Language, space: &Space) -> R
 /// How much of a version an error shows, in characters.
 const LONGEST_VERSION: usize = 200;
 
-/// Judges the versions of a checkpoint, and tells which rules it is older than.
+/// Judges the versions of a checkpoint, and tells which rules it has learned nothing of.
 fn accept(found: &Versions, language: &Language, space: &Space) -> Result<Vec<Notice>, CheckpointError> {
     let own = versions(language, space);
     let same = |of: &'static str, found: &str, expected: &str, reason: &str| match found == expected {

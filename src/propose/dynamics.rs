@@ -9,8 +9,8 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 
-use super::ProposeError;
 use super::sequence::prompt_positions;
+use super::{ProposeError, learned};
 use crate::language::{Language, Want};
 use crate::model::{
     ModelError, Position, World, WorldEvaluation, WorldGroup, WorldOptions, WorldProgram, WorldProgress, WorldSpaces,
@@ -18,12 +18,14 @@ use crate::model::{
 };
 use crate::rank::{FEATURES, features};
 use crate::record::{Entry, hold_out_key};
-use crate::space::{Choice, Decided, Next, Reader, Space, Trace};
+use crate::space::{Choice, Decided, Next, Reader, Space, Trace, Unreadable};
 use crate::target::{Kind, Task};
 
-/// The versions of a space that a world model learns the decisions of.
-pub fn world_spaces(space: &Space) -> WorldSpaces {
-    WorldSpaces { cpu: space.version(Kind::Cpu), gpu: space.version(Kind::Gpu) }
+/// The versions of a space that a world model learns the decisions of; see [`learned`].
+pub fn world_spaces(language: &Language, space: &Space, entries: &[Entry]) -> WorldSpaces {
+    let learned = learned(language, space, entries, None);
+    let gpu = learned.gpu.map_or_else(|| space.version(Kind::Gpu), |gpu| gpu.space);
+    WorldSpaces { cpu: learned.space, gpu }
 }
 
 /// The world model of a checkpoint with or without dynamics.
@@ -109,13 +111,17 @@ pub(super) fn imagined_of(
 
 /// Tells which decisions a world model has learned.
 fn reader<'s>(world: &World, space: &'s Space, kind: Kind) -> Result<Reader<'s>, ProposeError> {
-    let version = match kind {
-        Kind::Cpu => &world.spaces().cpu,
-        Kind::Gpu => &world.spaces().gpu,
-    };
-    space.reader(kind, version).map_err(|error| {
+    reader_of(world.spaces(), space, kind).map_err(|error| {
         ProposeError::Model(format!("its world model has learned of another space ({error}): train it again"))
     })
+}
+
+fn reader_of<'s>(spaces: &WorldSpaces, space: &'s Space, kind: Kind) -> Result<Reader<'s>, Unreadable> {
+    let version = match kind {
+        Kind::Cpu => &spaces.cpu,
+        Kind::Gpu => &spaces.gpu,
+    };
+    space.reader(kind, version)
 }
 
 /// The same of programs of which nothing is left but decisions that the model has learned.
@@ -132,10 +138,11 @@ type Measured<'a> = (&'a str, &'a str, &'a str);
 
 /// Programs that were timed, as groups for a world model to learn from: by task, target and the version of
 /// this program that measured them, since versions measure in different ways. Of a group that has more than
-/// `most` of them, so many are drawn.
+/// `most` of them, so many are drawn. They hold the decisions of the rules that `spaces` have.
 pub fn world_groups(
     entries: &[Entry],
     space: &Space,
+    spaces: &WorldSpaces,
     language: &Language,
     most: Option<usize>,
     seed: u64,
@@ -162,8 +169,10 @@ pub fn world_groups(
             let mut features = features(&entry.task, &nest);
             // those of GPUs have others behind them
             features.truncate(FEATURES);
-            if !record.trace.0.is_empty() {
-                looked_at.push((record.trace, features, (*ns).max(1)));
+            let Ok(reader) = reader_of(spaces, space, entry.task.target.kind()) else { continue };
+            let Ok(known) = reader.known_part(&entry.task, &record.trace) else { continue };
+            if !known.0.is_empty() {
+                looked_at.push((known, features, (*ns).max(1)));
             }
         }
         let mut actions = Actions::new(language);

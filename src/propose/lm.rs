@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::learned::reader_of;
 use super::mutation::{children, untuned_programs};
 use super::pool::{Rest, Valued, bring_forward, by_value};
 use super::sequence::prompt_positions;
@@ -161,14 +162,8 @@ impl<'a> LanguageModel<'a> {
 
     /// Tells which rules the model knows.
     fn reader(&self, task: &Task) -> Result<Reader<'a>, ProposeError> {
-        let kind = task.target.kind();
-        let of_gpus = |versions: &Versions| versions.gpu.as_ref().map(|gpu| gpu.space.clone());
-        let version = self.trained_on.as_ref().and_then(|versions| match kind {
-            Kind::Cpu => Some(versions.space.clone()),
-            Kind::Gpu => of_gpus(versions),
-        });
-        let version = version.unwrap_or_else(|| self.space.version(kind));
-        self.space.reader(kind, &version).map_err(|error| ProposeError::Model(error.to_string()))
+        let reader = reader_of(self.space, self.trained_on.as_ref(), task.target.kind());
+        reader.map_err(|error| ProposeError::Model(error.to_string()))
     }
 
     /// Whether the model is shown programs of a task.

@@ -16,6 +16,7 @@ mod evolution;
 #[cfg(test)]
 pub(crate) mod example;
 mod harl;
+mod learned;
 mod learning;
 mod lm;
 mod metaschedule;
@@ -41,6 +42,7 @@ pub use checkpoint::{Loaded, Notice, load_checkpoint, shipped_checkpoint};
 pub use droplet::Droplet;
 pub use dynamics::{TrainedWorld, imagined, train_world, world_groups, world_of, world_spaces};
 pub use evolution::Evolution;
+pub use learned::learned;
 pub use learning::learned_order;
 pub use lm::{Ingredients, LanguageModel, Written, liked_together, versions};
 pub use method::{Made, Make, MakePlain, MakePretrained, Method, Purpose, Searcher};

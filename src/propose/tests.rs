@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::example::{ROUGH_CYCLES, fall, product, rough};
 use super::{
     History, METHODS, Make, Method, Proposal, Proposer, Purpose, Random, Searcher, shipped_checkpoint, versions,
-    world_spaces,
 };
 use crate::language::{Language, tokenizer_json};
 use crate::model::{
-    Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, World, WorldConfig, Worlds, train_estimator,
+    Checkpoint, Config, EstimatorOptions, Group, Model, ModelControl, World, WorldConfig, WorldSpaces, Worlds,
+    train_estimator,
 };
 use crate::rank::{FEATURES, features};
 use crate::space::{Next, Restriction, Space, Trace};
-use crate::target::{Task, avx512};
+use crate::target::{Kind, Task, avx512};
 
 /// Small models of random weights, and an estimator that knows a few programs, whose times are made up: a
 /// method must keep its promises whatever they say.
@@ -31,7 +31,8 @@ pub fn checkpoint(space: &Space) -> Arc<Checkpoint> {
     let options = EstimatorOptions { epochs: 1, trees: 20, ..EstimatorOptions::default() };
     let world = |dynamics| {
         let config = WorldConfig::standard(language.vocabulary().len(), FEATURES, dynamics);
-        World::random(WorldConfig { width: 16, hidden: 16, ..config }, world_spaces(space), 1).ok()
+        let spaces = WorldSpaces { cpu: space.version(Kind::Cpu), gpu: space.version(Kind::Gpu) };
+        World::random(WorldConfig { width: 16, hidden: 16, ..config }, spaces, 1).ok()
     };
     Arc::new(Checkpoint {
         model: Model::random(Config { layers: 1, width: 32, feed_forward: 32, ..config }, 1).unwrap(),

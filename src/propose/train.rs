@@ -9,15 +9,17 @@ use std::sync::Arc;
 
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
+use super::learned::reader_of;
 use super::sequence::{prompt_positions, shown, trace_positions};
 use crate::language::{Language, Want};
 use crate::model::{
-    Compute, Evaluation, Example, Model, ModelError, Position, Progress, Shown, Step, Trainer, TrainingOptions, decile,
+    Compute, Evaluation, Example, Model, ModelError, Position, Progress, Shown, Step, Trainer, TrainingOptions,
+    Versions, decile,
 };
 use crate::outcome::{Failure, Outcome};
 use crate::record::{Entry, hold_out_key};
 use crate::space::{Decision, Space, Trace};
-use crate::target::Task;
+use crate::target::{Kind, Task};
 
 /// The lowest score: of programs e⁵ ≈ 150 times slower than the best, and of those that failed.
 const LOWEST_SCORE: f32 = -5.0;
@@ -101,7 +103,15 @@ pub fn evaluate(
 /// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile
 /// of the speed reached relative to the best of the group that the same version of this program measured:
 /// versions measure in different ways. Programs that failed teach the value head only.
-pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_sequence: usize) -> Examples {
+/// They hold the decisions of the rules that these versions have.
+pub fn examples(
+    entries: &[Entry],
+    language: &Language,
+    space: &Space,
+    versions: &Versions,
+    max_sequence: usize,
+) -> Examples {
+    let [cpu, gpu] = [Kind::Cpu, Kind::Gpu].map(|kind| reader_of(space, Some(versions), kind).ok());
     let mut groups: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
     for entry in entries {
         groups.entry((&entry.record.task_hash, &entry.record.target)).or_default().push(entry);
@@ -116,21 +126,30 @@ pub fn examples(entries: &[Entry], language: &Language, space: &Space, max_seque
                 best.entry(&entry.record.tilescribe).and_modify(|best| *best = ns.min(*best)).or_insert(ns);
             }
         }
-        let decided = |entry: &&Entry| space.decisions(&entry.task, &entry.record.trace);
-        let decided: Vec<Option<Vec<Decision>>> = members.par_iter().map(decided).collect();
+        let known = |entry: &&Entry| {
+            let reader = match entry.task.target.kind() {
+                Kind::Cpu => &cpu,
+                Kind::Gpu => &gpu,
+            };
+            let (trace, reader) = (&entry.record.trace, reader.as_ref()?);
+            let decided = trace.0.iter().cloned().zip(space.decisions(&entry.task, trace)?);
+            let (choices, decisions) = decided.filter(|(_, decision)| reader.knows(decision)).unzip();
+            Some((Trace(choices), decisions))
+        };
+        let known: Vec<Option<(Trace, Vec<Decision>)>> = members.par_iter().map(known).collect();
         let mut prompts = Prompts { language, by_want: HashMap::new() };
         let how: Option<Arc<Shown>> = members.first().map(|entry| shown(language, &entry.task).into());
-        for (entry, decisions) in members.into_iter().zip(decided) {
+        for (entry, known) in members.into_iter().zip(known) {
             let best = best.get(entry.record.tilescribe.as_str());
             let speed = best.and_then(|best| speed(&entry.record.outcome, *best));
-            let (Some(speed), Some(decisions)) = (speed, decisions) else {
+            let (Some(speed), Some((trace, decisions))) = (speed, known) else {
                 result.skipped += 1;
                 continue;
             };
             let weight = if speed > 0.0 { LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * speed * speed } else { 0.0 };
             let example = Example {
                 prompt: prompts.of(&entry.task, Want::Decile(decile(speed))),
-                steps: shared.steps(language, &entry.record.trace, &decisions),
+                steps: shared.steps(language, &trace, &decisions),
                 weight,
                 group: group as u64,
                 place: hold_out_key(&entry.record.task_hash),

@@ -6,6 +6,7 @@
 //! written, though nobody asked for them. A [`Reader`] writes these defaults down. Nothing else is ever added
 //! to a trace or changed in one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -131,6 +132,20 @@ impl Space {
         Ok(Reader { space: self, kind, absent })
     }
 
+    /// The numbers of the additive rules for one kind of machine.
+    pub fn additive_rules(&self, kind: Kind) -> BTreeSet<usize> {
+        let rules = self.known(kind).into_iter().enumerate();
+        rules.filter(|(_, rule)| rule.absent_is_default).map(|(number, _)| number).collect()
+    }
+
+    /// The version that lacks some additive rules, by their numbers.
+    pub fn version_without(&self, kind: Kind, absent: &BTreeSet<usize>) -> SpaceVersion {
+        let rules = self.known(kind).into_iter().enumerate();
+        let is_there = |(number, rule): &(usize, Known)| !rule.absent_is_default || !absent.contains(number);
+        let rules = rules.filter(is_there).map(|(_, rule)| (rule.name.to_string(), rule.version)).collect();
+        SpaceVersion { kind, rules }
+    }
+
     fn known(&self, kind: Kind) -> Vec<Known> {
         match kind {
             Kind::Cpu => known(&self.cpu.rules),
@@ -208,7 +223,21 @@ impl Reader<'_> {
 
     /// Whether the version has the rule that asks for a decision.
     pub fn knows(&self, decision: &Decision) -> bool {
-        !self.absent.get(decision.rule).copied().unwrap_or(false)
+        self.has(decision.rule)
+    }
+
+    /// Whether the version has a rule of this space, by its number.
+    pub fn has(&self, rule: usize) -> bool {
+        !self.absent.get(rule).copied().unwrap_or(false)
+    }
+
+    /// The rule of each decision of a trace of the version, by its number.
+    ///
+    /// # Errors
+    /// As [`Reader::upgrade`].
+    pub fn asked(&self, task: &Task, trace: &Trace) -> Result<Vec<usize>, Stale> {
+        let (_, rules) = Following::run(self.space, task, trace, &self.absent)?;
+        Ok(rules.into_iter().filter(|rule| self.has(*rule)).collect())
     }
 
     /// The trace as this space writes it: decisions of rules that the version lacks are added, with the

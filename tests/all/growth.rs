@@ -8,7 +8,8 @@ use tilescribe::nest::LoopKind;
 use tilescribe::outcome::{Failure, Outcome};
 use tilescribe::propose::train::examples;
 use tilescribe::propose::{
-    History, LanguageModel, Loaded, Notice, Proposer, Random, load_checkpoint, shipped_checkpoint,
+    History, LanguageModel, Loaded, Notice, Proposer, Random, learned, load_checkpoint, shipped_checkpoint, versions,
+    world_groups, world_spaces,
 };
 use tilescribe::rank::estimator_groups;
 use tilescribe::record::{Entry, Record, Store, readable};
@@ -207,8 +208,31 @@ fn stores_and_training_read_what_was_written_before_the_rule() {
     let entries: Vec<Entry> = old.iter().chain([&other]).map(entry).collect();
     let read = readable(&entries, &grown);
     assert_eq!((read.records.len(), read.unread.len()), (10, 1));
-    let made = examples(&read.records, &Language::standard(), &grown, 1024);
+    let language = Language::standard();
+    let made = examples(&read.records, &language, &grown, &versions(&language, &grown), 1024);
     assert_eq!((made.examples.len(), made.skipped), (10, 0));
+    // of a rule that asked none of them nothing is learned, unless a model knew of it before
+    let all = versions(&language, &grown);
+    let unlearned = |entries: &[Entry], before| {
+        let versions = learned(&language, &grown, entries, before);
+        let absent = grown.reader(Kind::Cpu, &versions.space).unwrap().absent_rules();
+        (versions, absent.contains(&"prefetch".to_string()))
+    };
+    let (old_versions, is_absent) = unlearned(&entries, None);
+    assert!(is_absent && !unlearned(&read.records, None).1);
+    assert_eq!(unlearned(&entries, Some(&all)).0, all);
+    let shorter = examples(&read.records, &language, &grown, &old_versions, 1024);
+    assert_eq!(shorter.examples.len(), 10);
+    for (short, long) in shorter.examples.iter().zip(&made.examples) {
+        assert!(short.steps.len() < long.steps.len(), "{} {}", short.steps.len(), long.steps.len());
+    }
+    // nor does a world model read what it has not learned of
+    let decisions = |entries: &[Entry]| {
+        let spaces = world_spaces(&language, &grown, entries);
+        let groups = world_groups(&read.records, &grown, &spaces, &language, None, 0);
+        groups[0].programs.iter().map(|program| program.decisions.len()).sum::<usize>()
+    };
+    assert!(decisions(&entries) < decisions(&read.records));
     let speeds = |space: &Space| estimator_groups(&entries, space, Kind::Cpu).remove(0).1;
     assert_eq!(speeds(&grown), speeds(&standard));
     // a trace that does not fit its own version is not made to fit

@@ -17,7 +17,6 @@ use tilescribe::files;
 use tilescribe::language::{Language, tokenizer_json};
 use tilescribe::model::{Checkpoint, Compute, Estimators, Evaluation, Model, TrainingOptions, Versions};
 use tilescribe::propose::train::{Examples, Trained, evaluate, examples, train};
-use tilescribe::propose::versions;
 use tilescribe::record::{CorpusReader, Entry, Limits, readable};
 use tilescribe::space::Space;
 use tilescribe::target::Kind;
@@ -151,6 +150,8 @@ pub struct Run<'a> {
     pub estimators: Option<&'a Estimators>,
     pub training: &'a TrainingArguments,
     pub entries: &'a [Entry],
+    /// What a model has learned of then; see [`learned`](tilescribe::propose::learned).
+    pub learned: Versions,
     /// What the estimators learn from.
     pub estimator_entries: &'a [Entry],
     /// A checkpoint that the trained one is held against, on held-out tasks.
@@ -179,9 +180,10 @@ impl Run<'_> {
             Some(most) => fastest(&own, most as usize),
             None => own,
         };
-        let made = examples(&own, language, space, self.start.config().max_sequence);
+        let goes_on = self.estimators.is_some();
+        let made = examples(&own, language, space, &self.learned, self.start.config().max_sequence);
         // a checkpoint cannot be without what it knows of CPUs
-        let begins = self.estimators.is_some() || own.iter().any(|entry| entry.task.target.kind() == Kind::Cpu);
+        let begins = goes_on || own.iter().any(|entry| entry.task.target.kind() == Kind::Cpu);
         if made.examples.is_empty() || !begins {
             let version = space.version(Kind::Cpu);
             let reason = format!("none of the {} records is of this search space ({version})", self.entries.len());
@@ -194,18 +196,17 @@ impl Run<'_> {
         let card = self.card(&made, own.len(), &trained, started.elapsed().as_secs_f64());
         let beside = self.beside.map(|beside| &beside.estimators);
         let estimators = estimators(self.estimators, beside, self.estimator_entries, space, self.training)?;
-        let (goes_on, compared) = (self.estimators.is_some(), estimators.compared());
-        let are_compared = estimators.are_compared();
+        let (compared, are_compared) = (estimators.compared(), estimators.are_compared());
         let mut checkpoint = Checkpoint {
             model: trained.model,
             estimators: estimators.start(),
             worlds: self.beside.filter(|_| goes_on).map(|beside| beside.worlds.clone()).unwrap_or_default(),
-            versions: versions(language, space),
+            versions: self.learned.clone(),
             tokenizer: tokenizer_json(language),
             card,
         };
         estimators.replace(&mut checkpoint, goes_on);
-        tell_machines(&mut checkpoint, versions(language, space));
+        tell_machines(&mut checkpoint, self.learned.clone());
         let quality = |model: &Model| evaluate(model, &made.examples, self.options.clone(), self.training.device);
         let models = match self.beside {
             Some(beside) => quality(&beside.model)?.zip(quality(&checkpoint.model)?),
@@ -216,7 +217,7 @@ impl Run<'_> {
             if let Some(beside) = self.beside {
                 let tilescribe = checkpoint.versions.tilescribe;
                 checkpoint.versions = Versions { tilescribe, ..beside.versions.clone() };
-                tell_machines(&mut checkpoint, versions(language, space));
+                tell_machines(&mut checkpoint, self.learned.clone());
             }
         }
         checkpoint.save(self.output)?;

@@ -6,12 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tilescribe::language::Language;
-use tilescribe::model::{Evaluation, Model, Source, TrainingOptions, Versions};
+use tilescribe::model::{Evaluation, Model, Source, TrainingOptions};
 use tilescribe::propose::train::{Trained, evaluate, examples};
-use tilescribe::propose::{Loaded, load_checkpoint, versions};
+use tilescribe::propose::{Loaded, learned, load_checkpoint};
 use tilescribe::record::{Entry, readable};
 use tilescribe::space::Space;
-use tilescribe::target::Kind;
 
 use super::{TrainingArguments, tell_machines, train_with_progress};
 use crate::cli::exit::CommandError;
@@ -56,7 +55,8 @@ impl PreferencesRun<'_> {
         if let Some(warning) = own.warning() {
             tracing::warn!("{warning}");
         }
-        let made = examples(&own.records, language, space, checkpoint.model.config().max_sequence);
+        let learned = learned(language, space, self.entries, Some(&checkpoint.versions));
+        let made = examples(&own.records, language, space, &learned, checkpoint.model.config().max_sequence);
         if made.examples.is_empty() {
             let reason = format!("none of the {} records is of this search space", self.entries.len());
             return Err(CommandError::Usage(reason).into());
@@ -78,15 +78,8 @@ impl PreferencesRun<'_> {
             started.elapsed().as_secs_f64(),
         );
         checkpoint.replace_part(HEADING, &card);
-        // it has seen the decisions of all rules for the machines that these programs are of
-        let learned_of = |kind| own.records.iter().any(|entry| entry.task.target.kind() == kind);
-        let (known, all) = (checkpoint.versions.clone(), versions(language, space));
-        checkpoint.versions = Versions {
-            space: if learned_of(Kind::Cpu) { all.space.clone() } else { known.space },
-            gpu: if learned_of(Kind::Gpu) { all.gpu.clone() } else { known.gpu },
-            ..all.clone()
-        };
-        tell_machines(&mut checkpoint, all);
+        checkpoint.versions = learned.clone();
+        tell_machines(&mut checkpoint, learned);
         let Trained { model, steps, .. } = trained;
         checkpoint.model = model;
         checkpoint.save(self.output)?;

@@ -45,14 +45,15 @@ impl WorldRun<'_> {
         let Loaded { mut checkpoint, notices } = load_checkpoint(&source, language, space)?;
         notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         let seed = self.training.seed;
-        let groups = world_groups(self.entries, space, language, self.programs, seed);
+        let spaces = world_spaces(language, space, self.entries);
+        let groups = world_groups(self.entries, space, &spaces, language, self.programs, seed);
         let (groups, alone): (Vec<WorldGroup>, Vec<WorldGroup>) =
             groups.into_iter().partition(|group| group.programs.len() > 1);
         if !alone.is_empty() {
             tracing::info!("{} have a single program, which compares with nothing", counted(alone.len(), "task"));
         }
         let config = WorldConfig::standard(language.vocabulary().len(), FEATURES, self.dynamics);
-        let start = World::random(config, world_spaces(space), seed)?;
+        let start = World::random(config, spaces, seed)?;
         let usual = WorldOptions::default();
         let options = WorldOptions {
             epochs: self.training.epochs.unwrap_or(usual.epochs),

@@ -129,7 +129,8 @@ fn records_become_the_sequences_that_are_sampled() {
             Entry { task: std::sync::Arc::clone(&task), record }
         })
         .collect();
-    let made = examples(&entries, &language, &space, 1024);
+    let all = versions(&language, &space);
+    let made = examples(&entries, &language, &space, &all, 1024);
     assert_eq!((made.tasks, made.too_long, made.skipped, made.examples.len()), (1, 0, 0, 4));
     for ((example, entry), (want, speed)) in
         made.examples.iter().zip(&entries).zip([(9, 1.0f32), (4, 0.5), (0, 0.1), (2, 0.25)])
@@ -145,12 +146,12 @@ fn records_become_the_sequences_that_are_sampled() {
         }
         assert!(example.steps.iter().any(|step| step.answers.len() > 1));
     }
-    assert_eq!(examples(&entries, &language, &space, 20).too_long, 4);
+    assert_eq!(examples(&entries, &language, &space, &all, 20).too_long, 4);
     // traces that are not of this space teach nothing
     let mut stale = entries.clone();
     stale[1].record.trace.0[0].site = "no such site".into();
     stale[2].record.trace.0.pop();
-    assert_eq!(examples(&stale, &language, &space, 1024).skipped, 2);
+    assert_eq!(examples(&stale, &language, &space, &all, 1024).skipped, 2);
 }
 
 /// A product of a matrix and a vector, for which the rules have no good program, and a sum of two matrices,
