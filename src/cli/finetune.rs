@@ -64,6 +64,8 @@ impl Finetune {
             return Err(CommandError::Usage(format!("nothing was measured yet: there is no {}", path.display())).into());
         };
         let Known { written, read: entries } = Known::of(&store, &space)?;
+        let learned = learned(&language, &space, &written, Some(&checkpoint.versions));
+        drop(written);
         let missing = || CommandError::Usage("there is no cache folder; name one with --output".into());
         let own = own_checkpoint();
         // not the one that is used until something tells that it is better
@@ -75,7 +77,7 @@ impl Finetune {
             estimators: Some(&checkpoint.estimators),
             training: &self.training,
             entries: &entries,
-            learned: learned(&language, &space, &written, Some(&checkpoint.versions)),
+            learned,
             estimator_entries: &entries,
             beside: Some(&checkpoint),
             options: self.training.options(usual()),

@@ -41,10 +41,9 @@ fn learned_of(space: &Space, entries: &[Entry], kind: Kind, before: Option<&Vers
         if unknown.is_empty() {
             break;
         }
-        let asked: Vec<Vec<usize>> = some.par_iter().filter_map(|entry| asked(space, entry, kind)).collect();
-        asked.into_iter().flatten().for_each(|rule| {
-            unknown.remove(&rule);
-        });
+        let asked: BTreeSet<usize> =
+            some.par_iter().filter_map(|entry| asked(space, entry, kind)).flatten_iter().collect();
+        unknown.retain(|rule| !asked.contains(rule));
     }
     space.version_without(kind, &unknown).to_string()
 }
@@ -54,8 +53,7 @@ fn learned_of(space: &Space, entries: &[Entry], kind: Kind, before: Option<&Vers
 fn asked(space: &Space, entry: &Entry, kind: Kind) -> Option<Vec<usize>> {
     let is_of_kind = entry.task.target.kind() == kind;
     let reader = is_of_kind.then(|| space.reader(kind, &entry.record.space).ok())??;
-    let rules: BTreeSet<usize> = reader.asked(&entry.task, &entry.record.trace).ok()?.into_iter().collect();
-    Some(rules.into_iter().collect())
+    reader.asked(&entry.task, &entry.record.trace).ok()
 }
 
 /// Reads what a model of these versions knows; without any, all of it.

@@ -103,7 +103,7 @@ pub fn evaluate(
 /// One example for each record, grouped by task and target. The quality asked for in a prompt is the decile
 /// of the speed reached relative to the best of the group that the same version of this program measured:
 /// versions measure in different ways. Programs that failed teach the value head only.
-/// They hold the decisions of the rules that these versions have.
+/// Sequences hold the decisions of the rules that these versions have.
 pub fn examples(
     entries: &[Entry],
     language: &Language,
