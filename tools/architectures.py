@@ -73,6 +73,8 @@ SMALL = {
     "vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1,
     "eos_token_id": 2, "q_lora_rank": 32, "max_source_positions": 100, "n_shared_experts": 1,
     "first_k_dense_replace": 1,
+    # what is drawn at random would differ
+    "noise_scale": 0.0, "noise_scale_duration": 0.0,
     "attention_types": [[["global", "local"], 1]], "attention_layers": ["global", "local"],
 }
 

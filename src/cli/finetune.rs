@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tilescribe::files;
 use tilescribe::language::Language;
-use tilescribe::model::TrainingOptions;
+use tilescribe::model::{TrainingOptions, Versions};
 use tilescribe::propose::learned;
 use tilescribe::record::{Entry, Filter, Readable, Store};
 use tilescribe::space::Space;
@@ -19,10 +19,10 @@ use super::arguments::StoreArguments;
 use super::exit::CommandError;
 use super::output::check_checkpoint_folder;
 use super::search::{CheckpointArguments, own_checkpoint};
-use super::training::{Compared, Run, TrainingArguments, called};
+use super::training::{Compared, Run, TrainingArguments, called, read_corpus};
 use super::words::counted;
 
-/// Train a checkpoint further on what was measured on this machine
+/// Train a checkpoint further on what was measured on this machine, or on corpus files
 ///
 /// The result lies beside the store, and is used from then on wherever no checkpoint is named (`--checkpoint
 /// built-in` takes the one that was built in). What it gained is told for tasks that it was not trained on; a
@@ -34,6 +34,9 @@ pub struct Finetune {
     checkpoint: CheckpointArguments,
     #[command(flatten)]
     store: StoreArguments,
+    /// Corpus files, or folders of them, to learn from in the place of what was measured here
+    #[arg(long, num_args = 1.., value_name = "PATH", conflicts_with = "store")]
+    corpus: Vec<PathBuf>,
     /// Folder of the new checkpoint [default: tilescribe/checkpoint in the user's cache folder]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -59,13 +62,7 @@ impl Finetune {
     pub fn execute(self, out: &mut dyn Write) -> Result<()> {
         let (space, language) = (Space::standard(), Language::standard());
         let checkpoint = self.checkpoint.load(&space, &language)?;
-        let Some(store) = self.store.open_existing()? else {
-            let path = self.store.path()?;
-            return Err(CommandError::Usage(format!("nothing was measured yet: there is no {}", path.display())).into());
-        };
-        let Known { written, read: entries } = Known::of(&store, &space)?;
-        let learned = learned(&language, &space, &written, Some(&checkpoint.versions));
-        drop(written);
+        let (learned, entries) = self.known(&language, &space, &checkpoint.versions)?;
         let missing = || CommandError::Usage("there is no cache folder; name one with --output".into());
         let own = own_checkpoint();
         // not the one that is used until something tells that it is better
@@ -118,6 +115,22 @@ impl Finetune {
     }
 }
 
+impl Finetune {
+    /// What there is to learn from, and what a model of those versions has learned of then.
+    fn known(&self, language: &Language, space: &Space, before: &Versions) -> Result<(Versions, Vec<Entry>)> {
+        if !self.corpus.is_empty() {
+            let entries = read_corpus(&self.corpus)?;
+            return Ok((learned(language, space, &entries, Some(before)), entries));
+        }
+        let Some(store) = self.store.open_existing()? else {
+            let path = self.store.path()?;
+            return Err(CommandError::Usage(format!("nothing was measured yet: there is no {}", path.display())).into());
+        };
+        let Known { written, read } = Known::of(&store, space)?;
+        Ok((learned(language, space, &written, Some(before)), read))
+    }
+}
+
 /// The folder beside the checkpoint that is used, where one lies that was not judged yet.
 const DRAFT: &str = "checkpoint-unjudged";
 
@@ -146,9 +159,10 @@ impl Known {
                 let task = Arc::new(Task { workload: workload.clone(), target: target.clone() });
                 let entry = |record| Entry { task: Arc::clone(&task), record };
                 let filter = Filter { task_hash: Some(hash.clone()), target: Some(fingerprint.clone()), space: None };
-                written.extend(store.records(&filter)?.into_iter().map(entry));
-                let found = store.readable(&task, space)?;
+                let records = store.records(&filter)?;
+                let found = Readable::of_task(&records, &task, space);
                 read.records.extend(found.records.into_iter().map(entry));
+                written.extend(records.into_iter().map(entry));
                 for (reason, count) in found.unread {
                     *read.unread.entry(reason).or_default() += count;
                 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use tilescribe::language::Language;
 use tilescribe::model::{Config, Evaluation, Model, Source, TrainingOptions};
-use tilescribe::propose::{Loaded, learned, load_checkpoint, versions};
+use tilescribe::propose::{Loaded, learned, load_checkpoint};
 use tilescribe::space::Space;
 
 use super::output::check_checkpoint_folder;
@@ -90,7 +90,8 @@ impl Pretrain {
             let trained = estimators(None, others, &entries, &space, &self.training)?;
             let (summaries, compared) = (trained.summaries(), trained.compared());
             trained.replace(&mut checkpoint, false);
-            tell_machines(&mut checkpoint, versions(&language, &space));
+            // the transformer has learned nothing of a machine that only the estimator knows
+            tell_machines(&mut checkpoint, learned(&language, &space, &[], None));
             checkpoint.save(&self.output)?;
             for summary in summaries {
                 writeln!(out, "{}: {summary}", self.output.display())?;

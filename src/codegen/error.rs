@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::abi::SYMBOL;
 use crate::target::TargetError;
 
 /// Why no machine code came out.
@@ -24,4 +25,18 @@ pub enum CodegenError {
     /// A bug of this back end.
     #[error("internal error of code generation: {0}")]
     Internal(String),
+}
+
+impl CodegenError {
+    /// Says which kernel a fault is in, where several are compiled at once.
+    pub(super) fn of_kernel(self, symbol: &str) -> CodegenError {
+        let named = |text: String| if symbol == SYMBOL { text } else { format!("{text} ({symbol})") };
+        match self {
+            CodegenError::Malformed(text) => CodegenError::Malformed(named(text)),
+            CodegenError::Unsupported(text) => CodegenError::Unsupported(named(text)),
+            CodegenError::Limit(text) => CodegenError::Limit(named(text)),
+            CodegenError::Internal(text) => CodegenError::Internal(named(text)),
+            other => other,
+        }
+    }
 }

@@ -210,7 +210,7 @@ fn cpu_module<'c>(
     machine.optimized_module(context, timings, &mut |module| {
         kernels.iter().try_for_each(|(symbol, nest)| {
             machine::check_symbol(module, symbol)?;
-            emit::kernel(context, module, symbol, nest, target)
+            emit::kernel(context, module, symbol, nest, target).map_err(|error| error.of_kernel(symbol))
         })
     })
 }

@@ -222,13 +222,19 @@ impl Symbols {
 
     /// The counted symbols that a formula depends on, directly or through others.
     pub fn counts_in(&self, formula: &Index) -> BTreeSet<usize> {
+        let is_count = |number: &usize| matches!(self.list[*number].origin, Origin::Count { .. });
+        self.sources_of(formula).into_iter().filter(is_count).collect()
+    }
+
+    /// The symbols that a formula depends on, directly or through others, and that are not computed.
+    pub fn sources_of(&self, formula: &Index) -> BTreeSet<usize> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut pending = Vec::new();
         formula.for_each_var(&mut |var| pending.extend(var.as_parameter()));
         while let Some(number) = pending.pop() {
             let Some(symbol) = self.list.get(number).filter(|_| seen.insert(number)) else { continue };
             match &symbol.origin {
-                Origin::Count { .. } => {
+                Origin::Axis { .. } | Origin::Rows { .. } | Origin::Count { .. } => {
                     found.insert(number);
                 }
                 origin => origin.formulas().into_iter().for_each(|part| {
@@ -237,6 +243,20 @@ impl Symbols {
             }
         }
         found
+    }
+
+    /// What a formula is where one of the symbols that are not computed has this value, and the others are
+    /// what they are at least; `None` where that leaves 64 bits.
+    pub fn value_where(&self, formula: &Index, source: usize, value: i64) -> Option<i64> {
+        let mut values = Vec::with_capacity(self.list.len());
+        for (number, symbol) in self.list.iter().enumerate() {
+            values.push(match &symbol.origin {
+                _ if number == source => value,
+                Origin::Axis { .. } | Origin::Rows { .. } | Origin::Count { .. } => symbol.range.low,
+                origin => derived(origin, &values).unwrap_or(-1),
+            });
+        }
+        at(formula, &values)
     }
 
     /// Whether a formula is never less where more is counted: sums, with positive factors, of what grows

@@ -75,15 +75,10 @@ pub fn readable(entries: &[Entry], space: &Space) -> Readable<Entry> {
     Readable::of(entries.par_iter().map(read).collect::<Vec<_>>())
 }
 
-impl Store {
+impl Readable<Record> {
     /// The records of a task as `space` would have written them. Where two of them become the same trace, the
     /// outcome stays that would stay in a store; see [`super::Inserted`].
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] or another where the store cannot be read.
-    pub fn readable(&self, task: &Task, space: &Space) -> Result<Readable<Record>, StoreError> {
-        let (task_hash, target) = (Some(task.workload.hash()), Some(task.target.fingerprint()));
-        let records = self.records(&Filter { task_hash, target, space: None })?;
+    pub fn of_task(records: &[Record], task: &Task, space: &Space) -> Readable<Record> {
         let mut readable = Readable::of(records.iter().map(|record| record.read_by(task, space)));
         let mut places: HashMap<Trace, usize> = HashMap::new();
         let mut distinct: Vec<Record> = Vec::with_capacity(readable.records.len());
@@ -98,7 +93,19 @@ impl Store {
             }
         }
         readable.records = distinct;
-        Ok(readable)
+        readable
+    }
+}
+
+impl Store {
+    /// What is known of a task, by [`Readable::of_task`].
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] or another where the store cannot be read.
+    pub fn readable(&self, task: &Task, space: &Space) -> Result<Readable<Record>, StoreError> {
+        let (task_hash, target) = (Some(task.workload.hash()), Some(task.target.fingerprint()));
+        let records = self.records(&Filter { task_hash, target, space: None })?;
+        Ok(Readable::of_task(&records, task, space))
     }
 
     /// The fastest program of a task in a space.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params, params_from_iter};
 use sha2::{Digest, Sha256};
 
 use super::corpus::{CorpusReader, CorpusWriter, Entry};
@@ -310,13 +310,15 @@ impl Store {
         order: &str,
         mut visit: impl FnMut(Record) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let sql = format!(
-            "{SELECT} WHERE (?1 IS NULL OR tasks.hash = ?1) AND (?2 IS NULL OR targets.fingerprint = ?2)
-             AND (?3 IS NULL OR space = ?3) ORDER BY {order}"
-        );
-        let mut statement = self.connection.prepare(&sql).map_err(|e| self.error(e))?;
-        let filters = params![filter.task_hash, filter.target, filter.space];
-        let rows = statement.query_map(filters, record_of).map_err(|e| self.error(e))?;
+        let columns =
+            [("tasks.hash", &filter.task_hash), ("targets.fingerprint", &filter.target), ("space", &filter.space)];
+        // only what is asked for: a condition that holds for nothing asked keeps SQLite from its indices
+        let (conditions, values): (Vec<String>, Vec<&String>) =
+            columns.into_iter().filter_map(|(column, value)| Some((format!("{column} = ?"), value.as_ref()?))).unzip();
+        let condition = if conditions.is_empty() { "true".into() } else { conditions.join(" AND ") };
+        let sql = format!("{SELECT} WHERE {condition} ORDER BY {order}");
+        let mut statement = self.connection.prepare_cached(&sql).map_err(|e| self.error(e))?;
+        let rows = statement.query_map(params_from_iter(values), record_of).map_err(|e| self.error(e))?;
         for record in rows {
             visit(record.map_err(|e| self.error(e))?)?;
         }

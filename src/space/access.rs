@@ -1,6 +1,6 @@
 //! How a stage reads its operands.
 
-use crate::workload::{Atom, Expr, Index, Stage, TensorId, Var, Workload, stride_along};
+use crate::workload::{Atom, Condition, Expr, Index, Stage, TensorId, Var, Workload, stride_along};
 
 /// An access to a tensor in a stage, with the guard around it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -8,28 +8,33 @@ pub struct Access {
     pub tensor: TensorId,
     pub indices: Vec<Index>,
     pub guarded: bool,
+    /// Where it reads, or what the guard right around it asks, depends on numbers that only a run knows.
+    pub is_of_run: bool,
 }
 
 /// The distinct accesses of a stage's value.
 pub fn accesses(stage: &Stage) -> Vec<Access> {
     let mut found = Vec::new();
-    collect(&stage.value, false, &mut found);
+    collect(&stage.value, false, &[], &mut found);
     found
 }
 
-fn collect(expr: &Expr, guarded: bool, found: &mut Vec<Access>) {
+/// `around`: what the guard asks that is right around the expression, if any.
+fn collect(expr: &Expr, guarded: bool, around: &[Condition], found: &mut Vec<Access>) {
     match expr {
         Expr::Load { tensor, indices } => {
-            let is_it = |a: &Access| a.tensor == *tensor && a.guarded == guarded && a.indices == *indices;
-            if !found.iter().any(is_it) {
-                found.push(Access { tensor: *tensor, indices: indices.clone(), guarded });
+            let of_run = |index: &Index| index.any_var(&|var| var.as_parameter().is_some());
+            let is_of_run = indices.iter().chain(around.iter().map(|condition| &condition.index)).any(of_run);
+            let access = Access { tensor: *tensor, indices: indices.clone(), guarded, is_of_run };
+            if !found.contains(&access) {
+                found.push(access);
             }
         }
-        Expr::Guard { inside, outside, .. } => {
-            collect(inside, true, found);
-            collect(outside, guarded, found);
+        Expr::Guard { conditions, inside, outside } => {
+            collect(inside, true, conditions, found);
+            collect(outside, guarded, &[], found);
         }
-        _ => expr.children().for_each(|child| collect(child, guarded, found)),
+        _ => expr.children().for_each(|child| collect(child, guarded, &[], found)),
     }
 }
 

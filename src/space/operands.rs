@@ -85,7 +85,7 @@ pub(super) fn streamed(workload: &Workload, group: &Group) -> Vec<Access> {
     let is_single = |a: &&Access| all.iter().filter(|b| a.tensor == b.tensor).count() == 1;
     let is_short = |a: &&Access| is_short_constant(workload, a.tensor);
     let reads_once = |a: &&Access| {
-        let in_order = a.indices.iter().all(Index::is_affine) && !a.guarded && !a.slides(stage);
+        let in_order = a.indices.iter().all(Index::is_affine) && !a.guarded && !a.is_of_run && !a.slides(stage);
         in_order && (0..group.axes.len()).all(|at| touches(a, group, at))
     };
     let is_left = |a: &&Access| packable.iter().all(|(other, _)| other.tensor != a.tensor);

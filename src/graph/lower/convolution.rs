@@ -287,10 +287,10 @@ fn transposed_dimensions(
                 other => return Err(Problem::AttributeValue { name: "auto_pad", value: other.to_string() }),
             },
         };
-        if builder.formulas.most(&output)? < 1 {
+        if output.as_constant().is_some_and(|output| output < 1) {
             return Err(Problem::Shape(format!("the padding leaves nothing of dimension {d}")));
         }
-        builder.formulas.require(&output.clone().plus_constant(-1), "what the padding leaves of an extent")?;
+        let output = builder.formulas.left_of(&output, 1, "what the padding leaves of an extent")?;
         let (input, kernel, pad) = (input[d].clone(), kernel[d], before);
         dimensions.push(Transposed { input, most, output, kernel, stride, dilation, pad });
     }

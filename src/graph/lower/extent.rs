@@ -6,7 +6,7 @@
 use super::builder::{Builder, broadcast_shape};
 use super::formulas::Conflict;
 use super::operator::Problem;
-use crate::graph::symbol::Symbol;
+use crate::graph::symbol::{Symbol, Symbols};
 use crate::workload::{Atom, Combiner, Condition, DType, Expr, Extents, Index, Stage, StageFacts, TensorId, Var};
 
 impl Builder {
@@ -18,6 +18,11 @@ impl Builder {
     /// Why the last problem arose, if other values of the symbols would avoid it.
     pub fn conflict(&self) -> Option<&Conflict> {
         self.formulas.conflict.as_ref()
+    }
+
+    /// What the extents of the network depend on.
+    pub fn symbols(&self) -> &Symbols {
+        &self.formulas.symbols
     }
 
     /// The formulas of a tensor's extents.

@@ -83,10 +83,33 @@ impl Formulas {
             return Ok(formula.clone());
         }
         let text = format!("{what} is at most {}", self.spelled(most));
-        if !self.symbols.requirements.iter().any(|known| known.formula == left) {
-            self.symbols.requirements.push(Requirement { formula: left, what: text });
-        }
+        self.demand(&left, || text);
         self.lesser(formula, most)
+    }
+
+    /// An extent that an operator computes from others: at least `least`, which other ranges see to, where
+    /// nothing of it is counted. What is counted may be none, and the extent 0 then; a run is refused in
+    /// which it is negative.
+    ///
+    /// # Errors
+    /// As [`Formulas::require`].
+    pub(super) fn left_of(&mut self, formula: &Index, least: i64, what: &str) -> Result<Index, Problem> {
+        if self.symbols.counts_in(formula).is_empty() {
+            self.require(&formula.clone().plus_constant(-least), what)?;
+            return Ok(formula.clone());
+        }
+        if self.range_of(formula).is_some_and(|range| range.low >= 0) {
+            return Ok(formula.clone());
+        }
+        self.demand(formula, || format!("{what} is at least 0"));
+        self.natural(formula)
+    }
+
+    /// A run is refused in which a formula is negative.
+    fn demand(&mut self, formula: &Index, what: impl FnOnce() -> String) {
+        if !self.symbols.requirements.iter().any(|known| known.formula == *formula) {
+            self.symbols.requirements.push(Requirement { formula: formula.clone(), what: what() });
+        }
     }
 
     /// A formula, or the number that it always is.
@@ -130,7 +153,7 @@ impl Formulas {
 
     /// Two products of extents have to be equal, and are not: what the one is more than the other by, where
     /// that is a formula, has to be 1; else the first extents of inputs that only the one and only the other
-    /// has are the same. Exporters name the axes of each input by themselves.
+    /// has are the same. Exporters name the axes of each input by themselves. Else their difference is 0.
     pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
         let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
         let Some((ours, theirs)) = ours.zip(theirs) else { return };
@@ -151,6 +174,12 @@ impl Formulas {
         };
         if let Some((ours, theirs)) = first(&ours, &theirs).zip(first(&theirs, &ours)) {
             self.conflict = Some(Conflict::Unequal(ours, theirs));
+            return;
+        }
+        // what is left without common factors may be 0 for some extents
+        let rest = ours.minus(&theirs).map(|difference| difference.factored().1);
+        if let Some(Ok(rest)) = rest.map(|rest| self.sum_of(&rest)) {
+            self.conflict = Some(Conflict::Unequal(rest, Index::constant(0)));
         }
     }
 

@@ -64,9 +64,11 @@ fn lines(builder: &mut Builder, op: &Operator, x: TensorId) -> Result<Vec<OpenLi
             return Err(Problem::Unsupported("resizing to a run-time size that keeps the aspect ratio".to_string()));
         }
         for (axis, size) in axes.iter().zip(sizes) {
-            builder.formulas.require(&size.clone().plus_constant(-1), "a size, less 1")?;
-            builder.formulas.require(&own[*axis].clone().plus_constant(-1), "an extent to resize, less 1")?;
-            lines[*axis].output = size;
+            if size != own[*axis] {
+                builder.formulas.require(&size.clone().plus_constant(-1), "a size, less 1")?;
+                builder.formulas.require(&own[*axis].clone().plus_constant(-1), "an extent to resize, less 1")?;
+                lines[*axis].output = size;
+            }
         }
         return Ok(lines);
     }
@@ -79,7 +81,7 @@ fn lines(builder: &mut Builder, op: &Operator, x: TensorId) -> Result<Vec<OpenLi
     for (axis, scale) in axes.iter().zip(scales) {
         let (p, q) = ratio(scale).ok_or_else(|| Problem::Shape(format!("{scale} is no scale")))?;
         let output = builder.formulas.simple(&own[*axis].clone().times(p).floor_div(q));
-        builder.formulas.require(&output.clone().plus_constant(-1), "a size, less 1")?;
+        let output = builder.formulas.left_of(&output, 1, "a size")?;
         lines[*axis] = OpenLine { input: own[*axis].clone(), output, ratio: Some((p, q)) };
     }
     Ok(lines)

@@ -57,6 +57,10 @@ impl Polynomial {
         is_small.then_some(self)
     }
 
+    pub fn minus(&self, other: &Polynomial) -> Option<Polynomial> {
+        self.clone().plus_multiple(other, &[], -1)
+    }
+
     pub fn times(&self, other: &Polynomial) -> Option<Polynomial> {
         self.0.iter().try_fold(Polynomial::default(), |sum, (monomial, coefficient)| {
             sum.plus_multiple(other, monomial, *coefficient)

@@ -189,10 +189,11 @@ fn open_window(
     } else {
         let (before, after) = pads.unwrap_or((0, 0));
         let room = input.clone().plus_constant(before + after - span);
-        builder.formulas.require(&room, "what a window leaves of an extent")?;
-        let mut output = builder.formulas.simple(&room.clone().floor_div(stride).plus_constant(1));
+        let reach = room.plus_constant(stride);
+        let reach = builder.formulas.left_of(&reach, stride, "what a window leaves of an extent")?;
+        let mut output = builder.formulas.simple(&reach.clone().floor_div(stride));
         if rounds_up {
-            let rounded = builder.formulas.simple(&ceil_div(room).plus_constant(1));
+            let rounded = builder.formulas.simple(&ceil_div(reach));
             // a window that starts in the padding behind the input is left out
             let started = match pads {
                 Some(_) => builder.formulas.simple(&ceil_div(input.clone().plus_constant(before))),

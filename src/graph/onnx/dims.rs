@@ -10,8 +10,9 @@ use super::ImportOptions;
 use super::axes::{batch_axis, is_axis_of_samples, is_only_joined, names_a_dimension};
 use super::error::ImportError;
 use super::proto::{DimensionValue, GraphProto, ValueInfoProto};
+use super::runs::longest_run;
 use crate::graph::lower::{Builder, Conflict, Problem};
-use crate::graph::symbol::{Origin, Symbol};
+use crate::graph::symbol::{Origin, Symbol, Symbols};
 use crate::workload::{Atom, DType, Index, Interval, Parameter, Var};
 
 /// How far the axis of a batch extends by default, at most: its images or sequences.
@@ -256,9 +257,14 @@ impl OpenDims {
             (Problem::TooLarge(_) | Problem::Memory { .. }, _) => self.halve(),
             (Problem::Shape(_), Some(Conflict::Unequal(a, b))) => {
                 let difference = a.clone().minus(b);
-                self.equate(&difference) || self.multiply(&difference) || self.confine(&difference)
+                self.equate(&difference)
+                    || self.multiply(&difference)
+                    || self.confine(&difference)
+                    || self.confine_by_values(builder.symbols(), &difference, &|value| value == 0)
             }
-            (Problem::Shape(_), Some(Conflict::Negative(formula))) => self.keep_positive(formula),
+            (Problem::Shape(_), Some(Conflict::Negative(formula))) => {
+                self.keep_positive(formula) || self.confine_by_values(builder.symbols(), formula, &|value| value >= 0)
+            }
             _ => false,
         }
     }
@@ -393,6 +399,21 @@ impl OpenDims {
         if confined.low > confined.high || confined == own.range {
             return false;
         }
+        own.range = confined;
+        true
+    }
+
+    /// Narrows a default range to the most values in a row for which a formula that depends on nothing else
+    /// is what it has to be: a table of positions that is cut to the length of a sequence is only that long.
+    fn confine_by_values(&mut self, symbols: &Symbols, formula: &Index, fits: &dyn Fn(i64) -> bool) -> bool {
+        let sources: Vec<usize> = symbols.sources_of(formula).into_iter().collect();
+        let [source] = sources[..] else { return false };
+        let own = self.number_of(Var::parameter(source)).map(|at| &mut self.list[at]);
+        let Some(own) = own.filter(|own| !own.is_given && own.multiple == 1) else { return false };
+        let holds = |value: i64| symbols.value_where(formula, source, value).is_some_and(fits);
+        let Some(confined) = longest_run(own.range, &holds).filter(|found| *found != own.range) else {
+            return false;
+        };
         own.range = confined;
         true
     }

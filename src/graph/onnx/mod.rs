@@ -11,6 +11,7 @@ mod error;
 mod network;
 mod order;
 mod proto;
+mod runs;
 mod scan;
 mod tensor;
 

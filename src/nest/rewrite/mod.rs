@@ -79,6 +79,9 @@ pub enum Refusal {
     /// Of [`Nest::pack`](super::Nest::pack). Reads are counted from 0.
     #[error("buffer b{} has no read number {which}", .buffer.0)]
     NotRead { buffer: TensorId, which: usize },
+    /// Of [`Nest::pack`](super::Nest::pack) and [`Nest::into_setup`](super::Nest::into_setup).
+    #[error("what is read of b{} depends on numbers that only a run knows", .0.0)]
+    OfRun(TensorId),
     /// Of [`Nest::pack`](super::Nest::pack), as are the next two.
     #[error("an index of b{} is divided: what is read is no box", .0.0)]
     BoxOfDivision(TensorId),

@@ -49,7 +49,7 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::NotRead`] where the tensor is not read in so many ways;
-    /// [`Refusal::BoxOfDivision`], [`Refusal::BoxTooLarge`] and [`Refusal::BoxOfGuard`] where what is read is
+    /// [`Refusal::OfRun`] for what is packed too early; [`Refusal::BoxOfDivision`], [`Refusal::BoxTooLarge`] and [`Refusal::BoxOfGuard`] where what is read is
     /// no box.
     pub fn pack(
         mut self,
@@ -61,6 +61,9 @@ impl Nest {
         let whole = find_loop(&self.body, stage).ok_or(Refusal::NoLoop(stage))?;
         let read =
             reads(whole, tensor, content).into_iter().nth(which).ok_or(Refusal::NotRead { buffer: tensor, which })?;
+        if matches!(place, Place::Setup) && read.any_var(&|var| self.is_parameter(var)) {
+            return Err(Refusal::OfRun(tensor));
+        }
         let mut path = Vec::new();
         loops_to_read(whole, &read, &mut path);
         let inside = match place {
@@ -112,8 +115,7 @@ impl Nest {
         let mut store = Stmt::Store { buffer: packed, indices: indices.clone(), value: read.clone() };
         // what is packed when the network is compiled is packed for all numbers of a run
         let is_early = matches!(place, Place::Setup);
-        let parameters = self.parameters.len();
-        let is_parameter = |var: Var| (var.0 as usize) < parameters;
+        let is_parameter = |var: Var| self.is_parameter(var);
         let known = |bound: &Index| {
             inside.iter().all(|l| !bound.mentions(l.var) || read.mentions(l.var))
                 && !(is_early && bound.any_var(&is_parameter))

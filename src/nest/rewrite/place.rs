@@ -1,6 +1,6 @@
 //! Where results go: into the setup, or to another place in memory.
 
-use super::{Refusal, find_loop, find_place, for_each_expr};
+use super::{Refusal, find_loop, find_place, for_each_expr, for_each_stmt};
 use crate::nest::{Loop, Nest, Scope, Stmt, own_parameter};
 use crate::workload::{Condition, Expr, Index, Role, TensorId, Var};
 
@@ -14,8 +14,8 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`]; [`Refusal::UnknownInSetup`] where it reads what is not known when the network is
-    /// compiled.
+    /// [`Refusal::NoLoop`]; [`Refusal::UnknownInSetup`] and [`Refusal::OfRun`] where it reads what is not known
+    /// when the network is compiled.
     pub fn into_setup(mut self, var: Var, tensor: TensorId) -> Result<Nest, Refusal> {
         let found = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
         let mut unknown = None;
@@ -28,6 +28,17 @@ impl Nest {
         });
         if let Some(buffer) = unknown {
             return Err(Refusal::UnknownInSetup { stage: var, buffer });
+        }
+        let of_run = |bound: &Index| bound.any_var(&|var| self.is_parameter(var));
+        let mut is_of_run = found.bounds.iter().any(of_run);
+        for_each_expr(&found.body, &mut |value| is_of_run |= value.any_var(&|var| self.is_parameter(var)));
+        for_each_stmt(&found.body, &mut |stmt| match stmt {
+            Stmt::Loop(l) => is_of_run |= l.bounds.iter().any(of_run),
+            Stmt::If { conditions, .. } => is_of_run |= conditions.iter().any(|condition| of_run(&condition.index)),
+            _ => {}
+        });
+        if is_of_run {
+            return Err(Refusal::OfRun(tensor));
         }
         let (stmts, at) = find_place(&mut self.body, var).ok_or(Refusal::NoLoop(var))?;
         self.setup.push(stmts.remove(at));

@@ -135,7 +135,7 @@ fn options(view: &View<'_, Cpu>, group: &Group, access: &Access) -> Vec<(Level, 
             }
         }
     };
-    if constant && !of_rows {
+    if constant && !of_rows && !access.is_of_run {
         let is_short = is_short_constant(workload, access.tensor);
         let most = if is_short { MAXIMAL_SHORT } else { HEURISTICS.maximal_whole };
         offer(Level::Setup, true, false, false, most);

@@ -14,7 +14,7 @@ use super::{host, threads};
 
 /// With branches, repetitions, library calls, results that are counted, quantised sums, and extents that are
 /// known only at run time.
-pub const NETWORKS: [&str; 20] = [
+pub const NETWORKS: [&str; 22] = [
     "networks/attention",
     "networks/conv_batch_norm",
     "networks/depthwise",
@@ -35,6 +35,8 @@ pub const NETWORKS: [&str; 20] = [
     "open/pictures",
     "open/scan",
     "open/until",
+    "open/positions",
+    "open/found",
 ];
 
 pub struct Case {

@@ -80,6 +80,13 @@ fn a_checkpoint_is_trained_searched_with_and_trained_further() {
     sandbox.succeed(&["finetune", "--checkpoint", "own", "--store", "lm.db", "-o", "finer", "--held-out", "0"]);
     assert_ne!(read("finer", "model.safetensors"), model);
     assert_eq!(read("finer", "world.safetensors"), read("own", "world.safetensors"));
+    // what lies in a file, as other machines export it
+    sandbox.succeed(&["records", "export", "lm.jsonl.zst", "--store", "lm.db"]);
+    let further = ["finetune", "--checkpoint", "own", "--corpus", "lm.jsonl.zst", "-o", "further", "--held-out", "0"];
+    assert!(sandbox.succeed(&further).starts_with("further: "));
+    assert!(read("further", "model.safetensors") != model, "it has learned nothing");
+    assert!(read("further", "world.safetensors") == read("own", "world.safetensors"), "the world model has changed");
+    sandbox.fail(&[&further[..], &["--store", "lm.db"]].concat(), 2, "cannot be used with");
     let world_end = ["compare", "--methods", "world-end", "--workloads", "task.txt", "-o", "end"];
     sandbox.fail(&world_end, 2, "pretrain --world-only");
     sandbox.succeed(&["tune", "task.txt", "--checkpoint", "finer", "--trials-per-task", "4", "--store", "lm.db"]);

@@ -244,7 +244,8 @@ const ALL: &str = "
     refusal.NoLoop refusal.NotPerfect refusal.BoundsDepend refusal.NotConstant refusal.NotSerial
     refusal.NothingToReorder refusal.BoundsDiffer refusal.NotInARow refusal.NotWorkspace refusal.OutsideOfRow
     refusal.LanesOfBlocks refusal.NoFactor refusal.NotRead refusal.BoxOfDivision refusal.BoxTooLarge refusal.BoxOfGuard
-    refusal.UnknownInSetup refusal.NotScratch refusal.DimensionGroups refusal.PartOfCoreMatrix refusal.NoStages
+    refusal.UnknownInSetup refusal.OfRun refusal.NotScratch refusal.DimensionGroups refusal.PartOfCoreMatrix
+    refusal.NoStages
     refusal.NotBlockShared refusal.NoCopiesAtStart refusal.CopyOverwritten refusal.CopyOfResults
     refusal.CopyUsedElsewhere refusal.NothingToDealOut refusal.StepsOutsideBlocks refusal.NotOneAccumulator
     rewrite.split rewrite.tile rewrite.fuse rewrite.reorder rewrite.set_kind rewrite.enclose
