@@ -49,8 +49,8 @@ impl Nest {
     ///
     /// # Errors
     /// [`Refusal::NoLoop`]; [`Refusal::NotRead`] where the tensor is not read in so many ways;
-    /// [`Refusal::OfRun`] for what is packed too early; [`Refusal::BoxOfDivision`], [`Refusal::BoxTooLarge`] and [`Refusal::BoxOfGuard`] where what is read is
-    /// no box.
+    /// [`Refusal::OfRun`] for what is packed too early; [`Refusal::BoxOfDivision`], [`Refusal::BoxTooLarge`]
+    /// and [`Refusal::BoxOfGuard`] where what is read is no box.
     pub fn pack(
         mut self,
         stage: Var,

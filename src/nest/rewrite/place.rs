@@ -14,8 +14,8 @@ impl Nest {
     /// ```
     ///
     /// # Errors
-    /// [`Refusal::NoLoop`]; [`Refusal::UnknownInSetup`] and [`Refusal::OfRun`] where it reads what is not known
-    /// when the network is compiled.
+    /// [`Refusal::NoLoop`]; [`Refusal::UnknownInSetup`] and [`Refusal::OfRun`] where it reads what is not
+    /// known when the network is compiled.
     pub fn into_setup(mut self, var: Var, tensor: TensorId) -> Result<Nest, Refusal> {
         let found = find_loop(&self.body, var).ok_or(Refusal::NoLoop(var))?;
         let mut unknown = None;
