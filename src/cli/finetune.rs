@@ -113,9 +113,7 @@ impl Finetune {
         }
         Ok(())
     }
-}
 
-impl Finetune {
     /// What there is to learn from, and what a model of those versions has learned of then.
     fn known(&self, language: &Language, space: &Space, before: &Versions) -> Result<(Versions, Vec<Entry>)> {
         if !self.corpus.is_empty() {

@@ -83,7 +83,7 @@ impl Formulas {
             return Ok(formula.clone());
         }
         let text = format!("{what} is at most {}", self.spelled(most));
-        self.demand(&left, || text);
+        self.demand(&left, text);
         self.lesser(formula, most)
     }
 
@@ -92,23 +92,29 @@ impl Formulas {
     /// which it is negative.
     ///
     /// # Errors
-    /// As [`Formulas::require`].
+    /// As [`Formulas::require`]; [`Problem::Shape`] for what is less than `least` whatever is counted.
     pub(super) fn left_of(&mut self, formula: &Index, least: i64, what: &str) -> Result<Index, Problem> {
         if self.symbols.counts_in(formula).is_empty() {
             self.require(&formula.clone().plus_constant(-least), what)?;
             return Ok(formula.clone());
         }
-        if self.range_of(formula).is_some_and(|range| range.low >= 0) {
-            return Ok(formula.clone());
+        match self.range_of(formula) {
+            Some(range) if range.high < least => {
+                Err(Problem::Shape(format!("{what}, {}, is always less than {least}", self.spelled(formula))))
+            }
+            Some(range) if range.low >= 0 => Ok(formula.clone()),
+            _ => {
+                let text = format!("{what}, {}, is at least 0", self.spelled(formula));
+                self.demand(formula, text);
+                self.natural(formula)
+            }
         }
-        self.demand(formula, || format!("{what} is at least 0"));
-        self.natural(formula)
     }
 
     /// A run is refused in which a formula is negative.
-    fn demand(&mut self, formula: &Index, what: impl FnOnce() -> String) {
+    fn demand(&mut self, formula: &Index, what: String) {
         if !self.symbols.requirements.iter().any(|known| known.formula == *formula) {
-            self.symbols.requirements.push(Requirement { formula: formula.clone(), what: what() });
+            self.symbols.requirements.push(Requirement { formula: formula.clone(), what });
         }
     }
 
@@ -153,7 +159,8 @@ impl Formulas {
 
     /// Two products of extents have to be equal, and are not: what the one is more than the other by, where
     /// that is a formula, has to be 1; else the first extents of inputs that only the one and only the other
-    /// has are the same. Exporters name the axes of each input by themselves. Else their difference is 0.
+    /// has are the same. Exporters name the axes of each input by themselves. Else extents are looked for at
+    /// which they do not differ.
     pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
         let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
         let Some((ours, theirs)) = ours.zip(theirs) else { return };

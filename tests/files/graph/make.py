@@ -412,6 +412,10 @@ def refused_operations():
                                                {"w": floats(1, 12, 2), "r": floats(1, 12, 4)})
     yield "scatter_of_a_wrong_shape", model([node("ScatterND", "x i u", "y")], x, y, {"i": ints(0, 1).reshape(2, 1), "u": floats(2, 2)})
     yield "more_than_all", model([node("TopK", "x k", "y i")], x, y, {"k": ints(4)})
+    yield "window_over_too_little", model(
+        [node("NonZero", "x", "at"), node("Cast", "at", "places", to=TensorProto.FLOAT),
+         node("Unsqueeze", "places front", "signal"), node("Conv", "signal w", "y")],
+        x, y, {"front": ints(0), "w": np.zeros((1, 2, 9), np.float32)})
 
 
 # kinds of `tests/control_flow.py`, and the numbers of networks that are kept

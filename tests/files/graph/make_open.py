@@ -300,32 +300,41 @@ def networks():
         {"image": floats(1, 2, 6, 5), "front": ints(0), "one": ints(1)}), [dict(n=1), dict(n=6), dict(n=33)]
     # attention to positions relative to one's own, of a table that is cut, or that is put amid zeros
     yield "positions", model(
-        [node("Shape", "x", "shape"), node("Gather", "shape zero", "b"), node("Gather", "shape one", "n"), node("Unsqueeze", "b front", "b1"),
-         node("Unsqueeze", "n front", "n1"), node("Sub", "six n", "start"), node("Unsqueeze", "start front", "start1"),
-         node("Add", "n five", "end"), node("Unsqueeze", "end front", "end1"), node("Slice", "table start1 end1 front", "near"),
-         node("Transpose", "near", "near_t", perm=[1, 0]), node("MatMul", "x near_t", "apart"), node("Pad", "apart pads", "wider"),
-         node("Mul", "n two", "width"), node("Unsqueeze", "width front", "width1"), node("Concat", "b1 width1 n1", "turned", axis=0),
-         node("Reshape", "wider turned", "skewed"), node("Slice", "skewed second far second", "rest"),
-         node("Sub", "width1 second", "odd"), node("Concat", "b1 n1 odd", "back", axis=0), node("Reshape", "rest back", "moved"),
-         node("Div", "odd two", "half"), node("Add", "half second", "most"), node("Slice", "moved front most third", "by_place"),
-         node("Transpose", "x", "x_t", perm=[0, 2, 1]), node("MatMul", "x x_t", "by_content"), node("Add", "by_content by_place", "y"),
-         node("Sub", "n three", "more"), node("Max", "more zero", "more0"), node("Unsqueeze", "more0 front", "around"),
+        [node("Shape", "x", "shape"), node("Gather", "shape zero", "b"), node("Gather", "shape one", "n"),
+         node("Unsqueeze", "b front", "b1"), node("Unsqueeze", "n front", "n1"),
+         node("Sub", "six n", "start"), node("Unsqueeze", "start front", "start1"),
+         node("Add", "n five", "end"), node("Unsqueeze", "end front", "end1"),
+         node("Slice", "table start1 end1 front", "near"), node("Transpose", "near", "near_t", perm=[1, 0]),
+         node("MatMul", "x near_t", "apart"), node("Pad", "apart pads", "wider"),
+         node("Mul", "n two", "width"), node("Unsqueeze", "width front", "width1"),
+         node("Concat", "b1 width1 n1", "turned", axis=0), node("Reshape", "wider turned", "skewed"),
+         node("Slice", "skewed second far second", "rest"), node("Sub", "width1 second", "odd"),
+         node("Concat", "b1 n1 odd", "back", axis=0), node("Reshape", "rest back", "moved"),
+         node("Div", "odd two", "half"), node("Add", "half second", "most"),
+         node("Slice", "moved front most third", "by_place"), node("Transpose", "x", "x_t", perm=[0, 2, 1]),
+         node("MatMul", "x x_t", "by_content"), node("Add", "by_content by_place", "y"),
+         node("Sub", "n three", "more"), node("Max", "more zero", "more0"),
+         node("Unsqueeze", "more0 front", "around"),
          node("Concat", "around front around front", "sides", axis=0), node("Pad", "few sides", "amid"),
          node("Transpose", "amid", "amid_t", perm=[1, 0]), node("MatMul", "x amid_t", "z")],
         {"x": (FLOAT, ["batch", "n", 16])}, {"y": (FLOAT, 3), "z": (FLOAT, 3)},
-        {"table": floats(11, 16), "few": floats(5, 16), "zero": ints(0)[0], "one": ints(1)[0], "two": ints(2)[0], "three": ints(3)[0],
-         "five": ints(5)[0], "six": ints(6)[0], "front": ints(0), "second": ints(1), "third": ints(2), "far": ints(2**62),
-         "pads": ints(0, 0, 1, 0, 0, 0)}), [dict(batch=1, n=1), dict(batch=2, n=4), dict(batch=3, n=6)]
+        {"table": floats(11, 16), "few": floats(5, 16), "zero": ints(0)[0], "one": ints(1)[0],
+         "two": ints(2)[0], "three": ints(3)[0], "five": ints(5)[0], "six": ints(6)[0], "front": ints(0),
+         "second": ints(1), "third": ints(2), "far": ints(2**62), "pads": ints(0, 0, 1, 0, 0, 0)}), [
+            dict(batch=1, n=1), dict(batch=2, n=4), dict(batch=3, n=6)]
     # what is found is gone over by windows, and made longer
     yield "found", model(
-        [node("Greater", "x bound", "large"), node("NonZero", "large", "at"), node("Transpose", "at", "places", perm=[1, 0]),
-         node("GatherND", "x places", "chosen"), node("Unsqueeze", "chosen leading", "signal"), node("Conv", "signal single", "a"),
-         node("Conv", "a around", "b", pads=[1, 1]), node("ConvTranspose", "b twice", "c", strides=[2], pads=[1, 1]),
+        [node("Greater", "x bound", "large"), node("NonZero", "large", "at"),
+         node("Transpose", "at", "places", perm=[1, 0]), node("GatherND", "x places", "chosen"),
+         node("Unsqueeze", "chosen leading", "signal"), node("Conv", "signal single", "a"),
+         node("Conv", "a around", "b", pads=[1, 1]),
+         node("ConvTranspose", "b twice", "c", strides=[2], pads=[1, 1]),
          node("Resize", "c - scales", "y", mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
          node("MaxPool", "y", "z", kernel_shape=[3], strides=[2], pads=[1, 1])],
         {"x": (FLOAT, ["n"])}, {"y": (FLOAT, 3), "z": (FLOAT, 3)},
-        {"bound": np.float32(0.2), "leading": ints(0, 1), "single": floats(3, 1, 1), "around": floats(2, 3, 3), "twice": floats(2, 2, 4),
-         "scales": np.array([1, 1, 2], np.float32)}), [dict(n=40), dict(n=9), dict(n=60)]
+        {"bound": np.float32(0.2), "leading": ints(0, 1), "single": floats(3, 1, 1),
+         "around": floats(2, 3, 3), "twice": floats(2, 2, 4), "scales": np.array([1, 1, 2], np.float32)}), [
+            dict(n=40), dict(n=9), dict(n=60)]
 
 
 def runtime(net):
