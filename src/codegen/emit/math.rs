@@ -1,10 +1,10 @@
 //! Functions of one value, for scalars and vectors alike: elementary functions of f32 as polynomials.
 //!
 //! The polynomials are within 4 units in the last place over the whole range of f32 (a test samples it
-//! densely), infinities, NaN and denormal numbers included. Range reductions are the classic ones (Cody and
-//! Waite, *Software Manual for the Elementary Functions*, 1980; Muller, *Elementary Functions*, 2016). The
-//! coefficients are minimax fits of our own, found by Lawson's iterated reweighting over Chebyshev nodes;
-//! each says what it approximates and how well.
+//! densely), infinities, NaN and denormal numbers included; but powers of e that would be denormal are 0.
+//! Range reductions are the classic ones (Cody and Waite, *Software Manual for the Elementary Functions*,
+//! 1980; Muller, *Elementary Functions*, 2016). The coefficients are minimax fits of our own, found by
+//! Lawson's iterated reweighting over Chebyshev nodes; each says what it approximates and how well.
 
 use inkwell::{FloatPredicate, IntPredicate};
 
@@ -22,8 +22,10 @@ const LN_2_LOW: f64 = -2.121_944_400_546_905_8e-4;
 /// `eʳ` for |r| ≤ ln 2 / 2, with an error of 3.1e-9.
 const EXP: [f64; 7] = [1.0, 1.0, 0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
 
-/// Below this exponentials are rounded to 0: it is the logarithm of half of the least f32.
-const LN_OF_ZERO: f64 = -103.972_08;
+/// Below this powers of e are 0: it is the logarithm of the least f32 that is not denormal. Gradual underflow
+/// would cost more than it tells: masks of attention add numbers such as -100, and processors compute with
+/// denormal numbers a hundred times more slowly, in the products behind a softmax as well.
+const LN_OF_ZERO: f64 = -87.336_544;
 
 /// What an f32 of less than 2²² is added to, and this subtracted again, to be rounded to a whole number.
 const ROUNDER: f64 = 12_582_912.0;
@@ -159,7 +161,7 @@ impl<'c> Emitter<'_, 'c> {
     }
 
     /// `eˣ` for x ≤ 128 and NaN. Where it is 0, as of all that is masked in a softmax, another power is
-    /// computed: processors take a hundred times as long to find that one is too small for a number.
+    /// computed: what is too small for a number takes as long to round as a denormal one.
     fn exp_to_zero(&self, x: Value<'c>) -> Result<Value<'c>> {
         let zero = self.ir.float(0.0);
         let is_zero = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_ZERO))?;
