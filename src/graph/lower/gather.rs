@@ -40,7 +40,7 @@ pub fn gather(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     if !place_shape.contains(&0) {
         check_not_empty(builder, input)?;
     }
-    let place = gathered(load(places, vars(axis, place_shape.len())), own[axis].max(1));
+    let place = place_in(builder, places, vars(axis, place_shape.len()), &Index::constant(own[axis]));
     let mut indices = vars(0, axis);
     indices.push(place);
     indices.extend(vars(axis + place_shape.len(), own.len() - axis - 1));
@@ -78,7 +78,11 @@ fn gather_in_run(builder: &mut Builder, input: TensorId, places: TensorId, axis:
 /// not allowed, and one in the dimension stands for them.
 pub(super) fn place_in(builder: &Builder, places: TensorId, at: Vec<Index>, extent: &Index) -> Index {
     if let Some(extent) = extent.as_constant() {
-        return gathered(load(places, at), extent.max(1));
+        let is_place = |place: &i64| (0..extent).contains(place);
+        return match builder.integers(places).is_some_and(|places| places.iter().all(is_place)) {
+            true => Index::value(load(places, at)),
+            false => gathered(load(places, at), extent.max(1)),
+        };
     }
     let place = cast(builder.dtype(places), DType::I64, load(places, at));
     let counted = add(place.clone(), Expr::Index(extent.clone()));

@@ -6,7 +6,7 @@
 use super::builder::Builder;
 use super::math::{add, cast, divide, float, less, load, maximum, minimum, multiply, subtract, var, vars};
 use super::operator::{Attribute, Operator, Problem, normal_axis};
-use super::resampling::{Line, Plan};
+use super::resampling::{Line, Plan, turns};
 use crate::workload::{DType, Expr, Index, TensorId};
 
 /// Powers of two that a scale is a multiple of.
@@ -20,6 +20,15 @@ struct OpenLine {
     ratio: Option<(i64, i64)>,
 }
 
+impl OpenLine {
+    /// Of the output's extent to the input's; `None` where only a run tells.
+    fn scale(&self) -> Option<f64> {
+        let of_extents = || Some(self.output.as_constant()? as f64 / self.input.as_constant()? as f64);
+        let is_whole = self.input == self.output;
+        self.ratio.map(|(p, q)| p as f64 / q as f64).or_else(of_extents).or(is_whole.then_some(1.0))
+    }
+}
+
 /// `Resize` of a tensor, or to a size, with extents that are formulas.
 pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let mut x = op.input(0)?;
@@ -27,17 +36,20 @@ pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     if builder.dtype(x) != DType::F32 && plan.mode != "nearest" {
         return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
     }
-    for (axis, line) in lines(builder, op, x)?.into_iter().enumerate() {
-        let OpenLine { input, output, ratio } = &line;
+    let lines = lines(builder, op, x)?;
+    let scales: Vec<Option<f64>> = lines.iter().map(OpenLine::scale).collect();
+    for axis in turns(&scales) {
+        let line = &lines[axis];
+        let OpenLine { input, output, ratio } = line;
         if input == output && ratio.is_none_or(|(p, q)| p == q) {
             continue;
         }
         x = match (input.as_constant(), output.as_constant()) {
             (Some(input), Some(output)) => {
-                let scale = ratio.map_or(output as f64 / input as f64, |(p, q)| p as f64 / q as f64);
+                let scale = line.scale().unwrap_or(1.0);
                 plan.resized(builder, x, axis, &Line { input, output, scale, part: (0.0, 1.0) })?
             }
-            _ => resized(builder, &plan, x, axis, &line)?,
+            _ => resized(builder, &plan, x, axis, line)?,
         };
     }
     Ok(vec![x])

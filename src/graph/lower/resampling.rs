@@ -1,7 +1,7 @@
 //! Elements between elements: what `Resize` reads along an axis, by tables computed here.
 
 use super::builder::Builder;
-use super::math::{add, gathered, literal, load, multiply, var, vars};
+use super::math::{add, literal, load, multiply, var, vars};
 use super::operator::{Operator, Problem};
 use super::padding;
 use crate::graph::TensorData;
@@ -24,6 +24,18 @@ pub struct Line {
     pub scale: f64,
     /// The part of the input that is read, where 1 is all of it.
     pub part: (f64, f64),
+}
+
+/// The order in which axes are resized, by the scale of each, as far as it is known. The fewer elements there
+/// are when an axis's turn comes, the better: those that shrink come first. The last axis has its turn while
+/// the others are short, since elements are picked one by one along it, and whole rows of them along others.
+pub fn turns(scales: &[Option<f64>]) -> Vec<usize> {
+    let scale = |axis: &usize| scales[*axis].unwrap_or(1.0);
+    let mut axes: Vec<usize> = (0..scales.len().saturating_sub(1)).collect();
+    axes.sort_by(|a, b| scale(a).total_cmp(&scale(b)));
+    let shrinking = axes.iter().take_while(|axis| scale(axis) < 1.0).count();
+    axes.splice(shrinking..shrinking, scales.len().checked_sub(1));
+    axes
 }
 
 /// How elements between others come about, on any axis.
@@ -181,21 +193,21 @@ fn resample(builder: &mut Builder, x: TensorId, axis: usize, output: i64, taps: 
         let mut at = vars(0, own.len());
         at[axis] = stepwise(&places, &var(axis)).unwrap_or_else(|| {
             let table = builder.constant(TensorData::from_i64(vec![output], &places));
-            gathered(load(table, vec![var(axis)]), own[axis])
+            Index::value(load(table, vec![var(axis)]))
         });
         return builder.map(shape, dtype, load(x, at));
     }
-    // [output, taps]
-    let flat = || taps.iter().flatten();
-    let dims = vec![output, count as i64];
+    // [taps, output], so that neighbours of the output read neighbours
+    let flat = || (0..count).flat_map(|tap| taps.iter().map(move |taps| &taps[tap]));
+    let dims = vec![count as i64, output];
     let places: Vec<i64> = flat().map(|(place, _)| *place).collect();
     let weights: Vec<f32> = flat().map(|(_, weight)| *weight as f32).collect();
     let places = builder.constant(TensorData::from_i64(dims.clone(), &places));
     let weights = builder.constant(TensorData::from_f32(dims, &weights));
     let term = |tap: Index| {
-        let cell = vec![var(axis), tap];
+        let cell = vec![tap, var(axis)];
         let mut at = vars(0, own.len());
-        at[axis] = gathered(load(places, cell.clone()), own[axis]);
+        at[axis] = Index::value(load(places, cell.clone()));
         multiply(load(x, at), load(weights, cell))
     };
     if count > FEW_TAPS {
@@ -218,4 +230,19 @@ fn stepwise(places: &[i64], i: &Index) -> Option<Index> {
     }
     let repeat = places.iter().take_while(|place| **place == first).count() as i64;
     (repeat > 1 && holds(&|at| first + at.div_euclid(repeat))).then(|| i.clone().floor_div(repeat).plus_constant(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::turns;
+
+    #[test]
+    fn elements_are_picked_one_by_one_while_there_are_few() {
+        let known = |scales: &[f64]| scales.iter().copied().map(Some).collect::<Vec<_>>();
+        assert_eq!(turns(&known(&[1.0, 1.0, 4.0, 8.0])), [3, 0, 1, 2]);
+        assert_eq!(turns(&known(&[1.0, 0.5, 0.25, 0.5])), [2, 1, 3, 0]);
+        assert_eq!(turns(&known(&[0.5, 2.0, 0.1])), [0, 2, 1]);
+        assert_eq!(turns(&[None, None]), [1, 0]);
+        assert!(turns(&[]).is_empty());
+    }
 }

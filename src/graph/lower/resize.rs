@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use super::interpolate;
 use super::operator::{Attribute, Operand, Operator, Problem, normal_axis};
-use super::resampling::{Line, Plan};
+use super::resampling::{Line, Plan, turns};
 use crate::workload::{DType, TensorId};
 
 pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
@@ -18,7 +18,9 @@ pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     if builder.dtype(x) != DType::F32 && plan.mode != "nearest" {
         return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
     }
-    for (axis, line) in lines.iter().enumerate() {
+    let scales: Vec<Option<f64>> = lines.iter().map(|line| Some(line.scale)).collect();
+    for axis in turns(&scales) {
+        let line = &lines[axis];
         if line.output != line.input || (line.scale - 1.0).abs() > 1e-12 || line.part != (0.0, 1.0) {
             x = plan.resized(builder, x, axis, line)?;
         }
