@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::bulky::{AllBulky, Bulky};
 use super::evaluate::evaluate_stage;
-use super::step::Counting;
+use super::step::{Counting, loaded};
 use super::{Program, State, Step, Symbols, TensorData};
 use crate::workload::{Binary, DType, Expr, Index, Interval, Stage, Tensor, TensorId, Var, row_major_strides};
 
@@ -13,8 +14,10 @@ const SMALL_ELEMENTS: i64 = 1 << 16;
 const MAX_GROWTH: i64 = 2;
 /// Nothing larger is stored.
 const MAX_ELEMENTS: i64 = 1 << 29;
-/// A stage of more points is left to the compiled network.
+/// A stage of more points is left to the compiled network, and a sum of more products of two elements, which
+/// take a tenth of the time.
 const MAX_POINTS: i64 = 1 << 28;
+const MAX_PRODUCTS: i64 = 1 << 32;
 /// A map of so few operators and loads, with no function among them, is computed anew wherever it is read.
 const CHEAP_NODES: usize = 8;
 
@@ -27,15 +30,21 @@ pub enum Fold {
     Compute,
     /// It reads constants only, and is cheaper to compute than to load.
     Cheap,
+    /// It comes of constants only, but is too large to be stored; what comes of it may be small again.
+    Bulky(Bulky),
     /// It has to run with the network.
     No,
 }
 
 /// Decides about a stage.
-pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Fold {
+pub fn fold(program: &Program, bulky: &AllBulky, stage: &Stage, dtype: DType) -> Fold {
     let loads = loaded(&stage.value);
-    if loads.iter().any(|tensor| program.data[tensor.0 as usize].is_none()) {
+    let is_constant = |tensor: &TensorId| program.data[tensor.0 as usize].is_some();
+    if !loads.iter().all(|tensor| is_constant(tensor) || bulky.contains(*tensor)) {
         return Fold::No;
+    }
+    if !loads.iter().all(is_constant) {
+        return behind_bulky(program, bulky, stage, dtype);
     }
     let is_cheap = !stage.is_reduction() && nodes(&stage.value) <= CHEAP_NODES && !has_function(&stage.value);
     if is_run_time(stage) {
@@ -49,11 +58,29 @@ pub fn fold(program: &Program, stage: &Stage, dtype: DType) -> Fold {
         return Fold::Cheap;
     }
     let read: i64 = loads.iter().map(|tensor| program.tensor(*tensor).elements()).sum();
-    let worthwhile = elements <= SMALL_ELEMENTS || elements <= read.saturating_mul(MAX_GROWTH);
-    if worthwhile && elements <= MAX_ELEMENTS && stage.points() <= MAX_POINTS {
+    let most = if stage.multiplied().is_some() { MAX_PRODUCTS } else { MAX_POINTS };
+    if is_worthwhile(elements, read) && elements <= MAX_ELEMENTS && stage.points() <= most {
         return Fold::Compute;
     }
-    if is_cheap { Fold::Cheap } else { Fold::No }
+    if is_cheap { Fold::Cheap } else { bulky_or_no(Bulky::new(program, bulky, stage, dtype)) }
+}
+
+/// Decides about a stage that reads nothing but constants and bulky stages.
+fn behind_bulky(program: &Program, bulky: &AllBulky, stage: &Stage, dtype: DType) -> Fold {
+    if is_run_time(stage) {
+        return Fold::No;
+    }
+    let found = Bulky::new(program, bulky, stage, dtype);
+    let elements: i64 = stage.spatial.iter().product();
+    if is_worthwhile(elements, found.read()) && found.is_computable() { Fold::Compute } else { bulky_or_no(found) }
+}
+
+fn bulky_or_no(found: Bulky) -> Fold {
+    if found.is_computable() { Fold::Bulky(found) } else { Fold::No }
+}
+
+fn is_worthwhile(elements: i64, read: i64) -> bool {
+    elements <= SMALL_ELEMENTS || elements <= read.saturating_mul(MAX_GROWTH)
 }
 
 /// Whether what a stage computes depends on what is known when it runs.
@@ -159,14 +186,6 @@ fn same_bytes(program: &Program, stage: &Stage) -> Option<TensorData> {
     let written = flat(&stage.spatial, &own).simplify(&range);
     let read = flat(&data.shape, indices).simplify(&range);
     (written == read).then(|| TensorData { shape: stage.spatial.clone(), ..data.clone() })
-}
-
-fn loaded(value: &Expr) -> BTreeSet<TensorId> {
-    let mut loads = BTreeSet::new();
-    value.for_each_load(&mut |tensor, _| {
-        loads.insert(tensor);
-    });
-    loads
 }
 
 /// Whether it takes a sine, a quotient or the like: every layer of a network may read positions.

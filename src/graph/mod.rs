@@ -5,6 +5,7 @@
 //! distinct tasks, and calls that bind their arguments to buffers.
 
 mod append;
+mod bulky;
 mod data;
 mod carry;
 mod hash;

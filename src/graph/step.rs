@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::library::Routine;
 use super::{ProgramStage, Symbols};
-use crate::workload::{Index, TensorId};
+use crate::workload::{Expr, Index, TensorId};
 
 /// One step of a program.
 #[derive(Clone, Debug)]
@@ -139,6 +139,15 @@ impl Counting<'_> {
     }
 }
 
+/// Tensors that a value reads.
+pub fn loaded(value: &Expr) -> BTreeSet<TensorId> {
+    let mut loads = BTreeSet::new();
+    value.for_each_load(&mut |tensor, _| {
+        loads.insert(tensor);
+    });
+    loads
+}
+
 impl Step {
     pub fn stage(&self) -> Option<&ProgramStage> {
         if let Step::Stage(stage) = self { Some(stage) } else { None }
@@ -186,9 +195,7 @@ impl Step {
     pub fn reads(&self) -> BTreeSet<TensorId> {
         let mut read = BTreeSet::new();
         match self {
-            Step::Stage(stage) => stage.stage.value.for_each_load(&mut |tensor, _| {
-                read.insert(tensor);
-            }),
+            Step::Stage(stage) => read = loaded(&stage.stage.value),
             Step::Library(call) => read.extend(&call.inputs),
             Step::If(Conditional { condition, branches, .. }) => {
                 read.insert(*condition);

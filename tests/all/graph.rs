@@ -222,3 +222,16 @@ fn constants_fold_unless_that_inflates() {
     assert_eq!(constants, [&[8i64, 12000][..]]);
     assert_eq!(fills.steps.len(), 4);
 }
+
+#[test]
+fn what_comes_of_a_large_intermediate_constant_folds() {
+    let program = network("bulky");
+    let constants: Vec<&[i64]> =
+        program.tensors.iter().filter(|t| t.role == Role::Constant).map(|t| t.shape.as_slice()).collect();
+    // neither the table nor its layers are left, but the bias that comes of them
+    assert!(constants.contains(&&[4i64, 9, 7][..]), "{constants:?}");
+    assert!(!constants.contains(&&[300i64, 2][..]) && !constants.contains(&&[2i64, 256][..]), "{constants:?}");
+    let sums = program.steps.iter().filter_map(Step::stage).filter(|held| held.stage.is_reduction()).count();
+    // a convolution that its normalisation has changed stays, and the mean of what it gives
+    assert_eq!(sums, 2);
+}

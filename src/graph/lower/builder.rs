@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use super::formulas::Formulas;
 use super::math::{float, load, var};
 use super::operator::{Operator, Problem};
+use crate::graph::bulky::AllBulky;
 use crate::graph::fold;
 use crate::graph::{Program, Step, TensorData};
 use crate::workload::{DType, Expr, Extents, Index, Role, Stage, Tensor, TensorId, row_major_strides};
@@ -19,6 +20,8 @@ const MAX_EXTENT: i64 = 1 << 31;
 const MAX_ELEMENTS: i64 = 1 << 40;
 /// Exclusive bound of a stage's points.
 const MAX_POINTS: i64 = 1 << 56;
+/// Of all constants that are computed, as many as take a quarter of a minute.
+const MAX_COMPUTED_POINTS: i64 = 1 << 35;
 
 /// A convolution or matrix product by a constant, plus a constant per output channel: what a following scale
 /// and shift per channel can be folded into.
@@ -55,6 +58,8 @@ pub struct Builder {
     /// Map stages over constants that are cheaper to compute where they are read than to store, by the tensor
     /// they write.
     cheap: HashMap<TensorId, Stage>,
+    /// Stages that come of constants only, and are too large to be stored.
+    bulky: AllBulky,
     /// Cheap tensors that are other cheap ones in another type.
     conversion_of: HashMap<TensorId, TensorId>,
     /// By the tensor that holds the result.
@@ -76,6 +81,8 @@ pub struct Builder {
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,
+    /// Points of the stages that were.
+    computed_points: i64,
 }
 
 impl Builder {

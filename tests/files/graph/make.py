@@ -70,6 +70,21 @@ def networks():
         [node("Conv", "x w", "h", group=4, auto_pad="SAME_UPPER", strides=[2, 2]), node("Clip", "h low high", "y")],
         x, y, {"w": floats(4, 1, 3, 3), "low": np.float32(0), "high": np.float32(6)})
 
+    # positions become a table, and a small network of it a bias: larger in between than what is kept
+    table = np.sin(np.arange(600, dtype=np.float32)).reshape(300, 2)
+    layers = [np.cos(np.arange(n * m, dtype=np.float32) / 7).reshape(n, m) for n, m in ((2, 256), (256, 9))]
+    yield "bulky", model(
+        [node("MatMul", "table first", "t1"), node("Relu", "t1", "t2"), node("MatMul", "t2 second", "t3"),
+         node("Gather", "t3 places", "t4"), node("Sigmoid", "t4", "t5"), node("Transpose", "t5", "t6", perm=[2, 0, 1]),
+         node("Slice", "t6 from to", "t7"), node("Add", "x t7", "a"),
+         node("Range", "zero many one", "r1"), node("Cast", "r1", "r2", to=TensorProto.FLOAT), node("Sin", "r2", "r3"),
+         node("Reshape", "r3 image", "r4"), node("Conv", "r4 w", "h"), node("BatchNormalization", "h s b m v", "n"),
+         node("GlobalAveragePool", "n", "g"), node("Mul", "a g", "y")],
+        x, y, {"table": table, "first": layers[0], "second": layers[1] / 16, "places": ints(*range(63)).reshape(9, 7) * 4,
+               "from": ints(0), "to": ints(4), "zero": np.array(0, dtype=np.int64), "one": np.array(1, dtype=np.int64),
+               "many": np.array(40000, dtype=np.int64), "image": ints(1, 1, 200, 200),
+               "w": np.sin(np.arange(36, dtype=np.float32)).reshape(4, 1, 3, 3),
+               **{name: np.linspace(0.5, 1.5, 4, dtype=np.float32) for name in "sbmv"}})
     x, y = image(2, 5, 8)
     yield "attention", model(
         [node("LayerNormalization", "x s b", "n", axis=-1), node("MatMul", "n wq", "q"), node("MatMul", "n wk", "k"),

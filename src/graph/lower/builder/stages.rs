@@ -1,7 +1,7 @@
 //! Appends stages to a program, and computes at once what depends on constants only.
 
 use super::super::math::{literal, load, var};
-use super::{Builder, MAX_AXES, MAX_POINTS, Problem, product_below};
+use super::{Builder, MAX_AXES, MAX_COMPUTED_POINTS, MAX_POINTS, Problem, product_below};
 use crate::graph::fold::{self, Fold};
 use crate::graph::{ProgramStage, Step, TensorData};
 use crate::workload::form::check_form;
@@ -95,12 +95,22 @@ impl Builder {
         let stage = self.simplified(Stage { output, spatial: shape.clone(), reduction, combiner, value, extents });
         let stage = self.inline_cheap(stage);
         self.check_form(&stage)?;
-        match fold::fold(&self.program, &stage, dtype) {
+        let fold = match fold::fold(&self.program, &self.bulky, &stage, dtype) {
+            Fold::Compute if !self.is_affordable(&stage) || !self.compute_bulky(&stage)? => Fold::No,
+            fold => fold,
+        };
+        match fold {
             Fold::Data(data) => Ok(self.constant(data)),
             Fold::Compute => {
                 self.reserve(&shape, dtype)?;
-                let data = fold::evaluate(&self.program, &stage, dtype).map_err(Problem::Constant)?;
+                let data = self.bulky.evaluate(&self.program, &stage, dtype).map_err(Problem::Constant)?;
                 Ok(self.constant(data))
+            }
+            Fold::Bulky(bulky) => {
+                self.add_intermediate(shape, dtype, own);
+                self.bulky.insert(output, bulky);
+                self.append(stage);
+                Ok(output)
             }
             Fold::Cheap => {
                 self.add_intermediate(shape, dtype, own);
@@ -114,6 +124,28 @@ impl Builder {
                 Ok(output)
             }
         }
+    }
+
+    /// Whether a stage may be computed at once, after all that were.
+    fn is_affordable(&mut self, stage: &Stage) -> bool {
+        let points = self.computed_points.saturating_add(stage.points());
+        let is_affordable = points <= MAX_COMPUTED_POINTS;
+        if is_affordable {
+            self.computed_points = points;
+        }
+        is_affordable
+    }
+
+    /// Computes the bulky stages that a stage comes of, if there is room for them.
+    fn compute_bulky(&mut self, stage: &Stage) -> Result<bool, Problem> {
+        for tensor in self.bulky.missing(stage) {
+            let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
+            if self.reserve(&shape, dtype).is_err() {
+                return Ok(false);
+            }
+            self.bulky.compute(&self.program, tensor).map_err(Problem::Constant)?;
+        }
+        Ok(true)
     }
 
     /// Replaces loads of cheap tensors by what computes them.
@@ -169,6 +201,7 @@ impl Builder {
     /// Lets a stage read another tensor of the same shape.
     pub(in crate::graph::lower) fn replace_load(&mut self, stage: usize, from: TensorId, to: TensorId) {
         let Some(ProgramStage { stage, .. }) = self.program.steps[stage].stage_mut() else { return };
+        self.bulky.forget(stage.output);
         stage.value =
             stage.value.map_loads(&mut |tensor, indices| (tensor == from).then(|| Expr::load(to, indices.to_vec())));
     }
