@@ -6,8 +6,9 @@
 //! them at a random decision. The untuned programs are in the pool, too, and the first of them is among
 //! the first two that are measured. An estimator ranks the pool by what the programs look like. Then the
 //! model reads the most promising, as fast as they are expected to be, and writes further ones, which join
-//! the pool. Where it does not read programs, the most promising and the fastest that were measured have
-//! children that are changed blindly instead, for a few generations.
+//! the pool. Where it does not read programs, or does not know the rules that make those of a task what they
+//! are, the most promising and the fastest that were measured have children that are changed blindly instead,
+//! for a few generations.
 //! Where the checkpoint has a world model, it drafts: of thousands of mutations of what is known and of what
 //! was written, without nests, those that it likes best join the pool; and the first program is the one that
 //! it and the estimator like best together.
@@ -32,7 +33,9 @@ use super::pool::{Rest, Valued, bring_forward, by_value};
 use super::sequence::prompt_positions;
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::{Language, Want};
-use crate::model::{Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Prompt, Versions, World};
+use crate::model::{
+    Adapted, Checkpoint, Decoder, Estimators, GpuVersions, Model, ModelError, Position, Prompt, Versions, World,
+};
 use crate::rank::{Described, FEATURES_VERSION, GPU_FEATURES_VERSION, Ranking};
 use crate::space::{Reader, Space, Trace, Untuned};
 use crate::target::{Kind, Task};
@@ -179,6 +182,13 @@ impl<'a> LanguageModel<'a> {
             && task.workload.is_fixed()
     }
 
+    /// Whether the model knows the rules that make the rules' own program of a task what it is. Those of
+    /// machines that came later may be strange to it, and it has no idea of what is good there.
+    fn writes_rules(&self, task: &Task, untuned: &[Trace]) -> Result<bool, ProposeError> {
+        let reader = self.reader(task)?;
+        Ok(untuned.first().map_or(Ok(true), |rules| reader.writes(task, rules))?)
+    }
+
     /// A prompt that shows programs and asks for a faster one.
     fn showing(&self, task: &Task, known: Vec<Known>) -> Result<Prompt, ProposeError> {
         let reader = self.reader(task)?;
@@ -187,20 +197,31 @@ impl<'a> LanguageModel<'a> {
     }
 
     fn prompt(&self, task: &Task, want: Want) -> Result<Prompt, ProposeError> {
+        self.decoder.prompt(&self.asking(task, want)).map_err(refused)
+    }
+
+    /// The same where programs are ranked by an estimator: then there are programs even of a task that is too
+    /// long for the model to read, a recurrence that was unrolled for instance, of which it writes none.
+    fn prompt_if_it_fits(&self, task: &Task, want: Want) -> Result<Option<Prompt>, ProposeError> {
+        let positions = self.asking(task, want);
+        let fits = positions.len() < self.decoder.config().max_sequence || self.ranking.is_none();
+        fits.then(|| self.decoder.prompt(&positions).map_err(refused)).transpose()
+    }
+
+    fn asking(&self, task: &Task, want: Want) -> Vec<Position> {
         let want = if self.ingredients.want { want } else { Want::Any };
-        let positions = match self.ingredients.workload {
+        match self.ingredients.workload {
             true => prompt_positions(&self.language, task, want),
             false => {
                 let nothing = Task { workload: Workload::default(), target: task.target.clone() };
                 prompt_positions(&self.language, &nothing, want)
             }
-        };
-        self.decoder.prompt(&positions).map_err(refused)
+        }
     }
 
     /// What programs are proposed from.
     fn asked<'t>(&mut self, task: &'t Task, history: &History) -> Result<Asked<'t>, ProposeError> {
-        let prompt = self.prompt(task, self.heuristics.want)?;
+        let prompt = self.prompt_if_it_fits(task, self.heuristics.want)?;
         let estimator = match &mut self.ranking {
             Some(ranking) => ranking.estimator(task, history)?,
             None => None,
@@ -209,7 +230,8 @@ impl<'a> LanguageModel<'a> {
             true => (untuned_programs(self.space, task), history.fastest(self.heuristics.parents)),
             false => (Vec::new(), Vec::new()),
         };
-        let known = match self.shows(task) {
+        let reads = prompt.is_some() && self.shows(task) && self.writes_rules(task, &untuned)?;
+        let known = match reads {
             true if !history.is_empty() => shown::measured(history),
             true => {
                 let untuned = untuned.iter().cloned().map(Candidate::new).collect();
@@ -218,7 +240,7 @@ impl<'a> LanguageModel<'a> {
             false => Vec::new(),
         };
         let showing = if known.is_empty() { None } else { Some(self.showing(task, known)?) };
-        Ok(Asked { task, estimator, prompt, showing, untuned, fastest })
+        Ok(Asked { task, estimator, prompt, showing, untuned, fastest, reads })
     }
 
     /// New programs to choose from, with what was left before, valued: what is written and drafted, and what
@@ -231,23 +253,21 @@ impl<'a> LanguageModel<'a> {
         proposal: &mut Proposal,
         is_new: &mut dyn FnMut(&Trace) -> bool,
     ) -> Result<Vec<Valued>, ProposeError> {
-        let Asked { task, estimator, prompt, showing, untuned, fastest } = asked;
+        let Asked { task, estimator, prompt, showing, untuned, fastest, reads } = asked;
         let estimator = estimator.as_ref();
         let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ self.rounds.wrapping_mul(0xd1b5_4a32_d192_ed03));
-        let prompts = (prompt, showing.as_ref());
+        let prompts = (prompt.as_ref(), showing.as_ref());
         let mut drawn = self.drawn(task, prompts, (untuned, fastest), samples, proposal, is_new)?;
-        let parents = [untuned.as_slice(), fastest].concat();
         let written = drawn.iter().filter(|candidate| candidate.log_likelihood.is_some());
         let written: Vec<&Trace> = written.map(|candidate| &candidate.trace).collect();
-        let drafted =
-            self.drafted(task, parents, &written, samples, &mut random)?.into_iter().filter(|trace| is_new(trace));
+        let drafted = self.drafted(asked, &written, samples, &mut random)?.into_iter().filter(|trace| is_new(trace));
         drawn.extend(drafted.map(Candidate::new));
         let count = drawn.len();
         let mut pool = self.valued(task, estimator, drawn)?;
         proposal.dead_ends += (count - pool.len()) as u64;
         pool.append(&mut rest);
         if self.ingredients.neighbours && self.ingredients.ranking {
-            let reads = self.shows(task) && !self.ingredients.mutation;
+            let reads = *reads && !self.ingredients.mutation;
             let known: Vec<Known> = pool.iter().filter(|_| reads).filter_map(Known::expected).collect();
             let further = match known.is_empty() {
                 true => self.bred(task, estimator, (&pool, fastest), samples, &mut random, is_new)?,
@@ -315,12 +335,14 @@ impl<'a> LanguageModel<'a> {
 struct Asked<'t> {
     task: &'t Task,
     estimator: Option<Adapted>,
-    /// What the model writes behind; the second shows programs.
-    prompt: Prompt,
+    /// What the model writes behind, if it can read the task; the second shows programs.
+    prompt: Option<Prompt>,
     showing: Option<Prompt>,
     /// The programs of the rules, and the fastest that were measured.
     untuned: Vec<Trace>,
     fastest: Vec<Trace>,
+    /// Whether the model is shown programs.
+    reads: bool,
 }
 
 fn refused(error: ModelError) -> ProposeError {
@@ -350,7 +372,7 @@ impl Proposer for LanguageModel<'_> {
             let pool = self.pool(&asked, samples, rest, &mut proposal, &mut is_new)?;
             let mut chosen = self.ordered(task, estimator, pool, wanted);
             if history.is_empty() && self.ingredients.ranking {
-                self.liked_by_both_first(task, &mut chosen)?;
+                self.liked_by_both_first(&asked, &mut chosen)?;
             }
             // estimates err: the program of the rules is among the first two that are measured, whatever they
             // say of it

@@ -265,7 +265,18 @@ impl Reader<'_> {
         Ok(self.known_part_of(&Decided { trace, rules }))
     }
 
-    /// The same where it is known which rules asked.
+    /// Whether the version can write a program of this space: one that decisions of rules which it lacks make
+    /// differ from all programs of before it cannot.
+    ///
+    /// # Errors
+    /// [`Stale`] where the trace is not of this space.
+    pub fn writes(&self, task: &Task, trace: &Trace) -> Result<bool, Stale> {
+        let known = self.known_part(task, trace)?;
+        // what is left need not be a trace of the version: it may answer what only such a rule lets be asked
+        Ok(self.upgrade(task, &known).is_ok_and(|upgraded| upgraded == *trace))
+    }
+
+    /// [`Reader::known_part`] where it is known which rules asked.
     pub fn known_part_of(&self, Decided { trace, rules }: &Decided) -> Trace {
         let is_absent = |rule: usize| self.absent.get(rule).copied().unwrap_or(false);
         let own = trace.0.iter().zip(rules).filter(|(_, rule)| !is_absent(**rule));

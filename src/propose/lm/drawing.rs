@@ -78,7 +78,7 @@ impl LanguageModel<'_> {
     pub(super) fn drawn(
         &mut self,
         task: &Task,
-        (prompt, showing): (&Prompt, Option<&Prompt>),
+        (prompt, showing): (Option<&Prompt>, Option<&Prompt>),
         (untuned, parents): (&[Trace], &[Trace]),
         count: usize,
         proposal: &mut Proposal,
@@ -96,7 +96,7 @@ impl LanguageModel<'_> {
             written = self.carried(task, &typical, count)?;
         }
         // where programs are carried over, those that are written here begin like parents
-        if written.is_empty() || !parents.is_empty() {
+        if let Some(prompt) = prompt.filter(|_| written.is_empty() || !parents.is_empty()) {
             let behind = if showing.is_some() { count.div_ceil(2) } else { count };
             let shown = match showing {
                 Some(showing) => self.write(showing, task, parents, count - behind)?,
@@ -117,7 +117,7 @@ impl LanguageModel<'_> {
 
     /// What the model writes for the typical extents of a task, carried over to it.
     fn carried(&mut self, task: &Task, typical: &Typical, count: usize) -> Result<Vec<Written>, ProposeError> {
-        let prompt = self.prompt(&typical.task, self.heuristics.want)?;
+        let Some(prompt) = self.prompt_if_it_fits(&typical.task, self.heuristics.want)? else { return Ok(Vec::new()) };
         let written = self.write(&prompt, &typical.task, &[], count)?;
         let space = self.space;
         let carry = |written: Written| match written.complete.then(|| typical.carry(space, task, &written.trace)) {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::LanguageModel;
 use super::options::{Heuristics, OPINION};
+use super::{Asked, LanguageModel};
 use crate::model::World;
 use crate::propose::ProposeError;
 use crate::propose::dynamics::{imagined, imagined_of};
@@ -16,11 +16,14 @@ use crate::space::{Decided, Trace};
 use crate::target::{Kind, Task};
 
 impl LanguageModel<'_> {
-    /// The world model, where there is one that has learned of such machines.
-    fn world(&self, task: &Task) -> Option<&World> {
-        let knows = |world: &World| self.space.reader(Kind::Cpu, &world.spaces().cpu).is_ok();
+    /// The world model, where there is one that has learned of such machines, and knows the rules that make
+    /// the rules' own program what it is.
+    fn world(&self, task: &Task, rules: Option<&Trace>) -> Result<Option<&World>, ProposeError> {
         let is_of_a_cpu = task.target.kind() == Kind::Cpu && task.workload.is_fixed();
-        self.world.filter(|world| is_of_a_cpu && self.ingredients.drafted && knows(world))
+        let Some(world) = self.world.filter(|_| is_of_a_cpu && self.ingredients.drafted) else { return Ok(None) };
+        let Ok(reader) = self.space.reader(Kind::Cpu, &world.spaces().cpu) else { return Ok(None) };
+        let knows = rules.map_or(Ok(true), |rules| reader.writes(task, rules))?;
+        Ok(knows.then_some(world))
     }
 
     /// The programs that the world model likes best of many that are drawn without a nest: mutations of the
@@ -28,13 +31,13 @@ impl LanguageModel<'_> {
     /// there is no such model.
     pub(super) fn drafted(
         &self,
-        task: &Task,
-        mut parents: Vec<Trace>,
+        Asked { task, untuned, fastest, .. }: &Asked<'_>,
         written: &[&Trace],
         samples: usize,
         random: &mut ChaCha8Rng,
     ) -> Result<Vec<Trace>, ProposeError> {
-        let Some(world) = self.world(task) else { return Ok(Vec::new()) };
+        let Some(world) = self.world(task, untuned.first())? else { return Ok(Vec::new()) };
+        let mut parents = [untuned.as_slice(), fastest].concat();
         let Heuristics { drafted, fresh, liked, continued, .. } = self.heuristics;
         let [drafted, liked] = [drafted, liked].map(|amount| self.heuristics.share_of(amount, samples));
         let best = |of: Vec<Trace>, ranks: Vec<f32>, count: usize| -> Vec<Trace> {
@@ -57,8 +60,9 @@ impl LanguageModel<'_> {
     /// Moves the program to the front that estimator and world model like best together. They see different
     /// things, nests and decisions, and err about different programs; the largest of many estimates by one of
     /// them is the one that errs most.
-    pub(super) fn liked_by_both_first(&self, task: &Task, chosen: &mut [Valued]) -> Result<(), ProposeError> {
-        let Some(world) = self.world(task) else { return Ok(()) };
+    pub(super) fn liked_by_both_first(&self, asked: &Asked<'_>, chosen: &mut [Valued]) -> Result<(), ProposeError> {
+        let Asked { task, untuned, .. } = asked;
+        let Some(world) = self.world(task, untuned.first())? else { return Ok(()) };
         let traces: Vec<Trace> = chosen.iter().map(|valued| valued.candidate.trace.clone()).collect();
         let ranks = imagined(world, (self.space, &self.language), task, &traces)?;
         let scores: Option<Vec<f32>> = chosen.iter().map(|valued| valued.candidate.value).collect();

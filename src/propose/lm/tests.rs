@@ -229,3 +229,53 @@ fn a_generation_is_written_or_else_changed_blindly() {
         written(Ingredients { shown: false, mutation: true, ..drafts })
     );
 }
+
+#[test]
+fn a_task_that_is_too_long_to_be_read_has_programs_all_the_same() {
+    let (space, language, task) = (Space::standard(), Language::standard(), product());
+    let config = Config { layers: 1, width: 32, feed_forward: 32, ..Config::standard(language.vocabulary().len()) };
+    let positions = prompt_positions(&language, &task, Want::Any).len();
+    let model = Model::random(Config { max_sequence: positions, ..config }, 1).unwrap();
+    let unranked = || LanguageModel::new(&space, language.clone(), &model, 3);
+    let error = unranked().propose(&task, &History::default(), 6).unwrap_err().to_string();
+    assert!(error.contains("positions"), "{error}");
+    let mut ranked = unranked().ranked_by(Some(Estimator::random(FEATURES, 9).into()));
+    let mut history = History::default();
+    for _ in 0..2 {
+        let found = ranked.propose(&task, &history, 6).unwrap();
+        assert_eq!((found.candidates.len(), found.drawn), (6, 0));
+        for candidate in found.candidates {
+            assert!(candidate.log_likelihood.is_none() && space.offers(&task, &candidate.trace));
+            assert!(!history.contains(&candidate.trace));
+            history.insert(candidate.trace, Some(1000));
+        }
+    }
+}
+
+#[test]
+fn a_model_reads_programs_only_where_it_knows_the_rules_that_make_them() {
+    let (space, language) = (Space::standard(), Language::standard());
+    let model = model(&language);
+    let of_tokens = |tokens: i64| -> Task {
+        let text = format!(
+            "input t0 {tokens} 6 64\ninput t1 6 64 {tokens}\ninput t2 6 {tokens} 64\n\
+             let t3 {tokens} 6 {tokens} sum 64 mul t0 a b d t1 b d c\n\
+             out t4 {tokens} 6 64 sum {tokens} mul t2 b d c t3 a b d\n"
+        );
+        Task { workload: text.parse().unwrap(), target: avx512() }
+    };
+    let older = Versions {
+        space: space.version(Kind::Cpu).replace("+row-order-1", ""),
+        measured: true,
+        ..versions(&language, &space)
+    };
+    let reads = |tokens: i64, known: &Versions| {
+        let task = of_tokens(tokens);
+        let mut lm = LanguageModel::new(&space, language.clone(), &model, 3)
+            .ranked_by(Some(Estimator::random(FEATURES, 9).into()))
+            .trained_on(known);
+        lm.asked(&task, &History::default()).unwrap().reads
+    };
+    // only with many keys is another order than the one of before the rules' choice
+    assert!(reads(64, &older) && !reads(1500, &older) && reads(1500, &versions(&language, &space)));
+}
