@@ -270,6 +270,67 @@ fn untuned_attention_goes_through_the_keys_once_for_a_block_of_queries() {
     assert_eq!(rows.value.as_number(), Some(1));
 }
 
+/// Keys and values belong to a head: where those of all heads are more than the cache holds, all rows of one
+/// come before the next head.
+#[test]
+fn heads_come_before_rows_where_their_keys_are_many() {
+    let of_tokens = |tokens: i64| -> Workload {
+        let text = format!(
+            "input t0 {tokens} 6 64\ninput t1 6 64 {tokens}\ninput t2 6 {tokens} 64\n\
+             let t3 {tokens} 6 {tokens} sum 64 mul t0 a b d t1 b d c\nlet t4 {tokens} 6 maxof {tokens} t3 a b c\n\
+             let t5 like t3 exp sub t3 a b c t4 a b\nlet t6 like t4 sum {tokens} t5 a b c\n\
+             let t7 like t3 div t5 a b c t6 a b\nout t8 {tokens} 6 64 sum {tokens} mul t2 b d c t7 a b d\n"
+        );
+        text.parse().unwrap()
+    };
+    let outermost = |tokens: i64| {
+        let task = Task { workload: of_tokens(tokens), target: avx512() };
+        let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+        assert!(nest.is_ok(), "{trace}");
+        trace.0.into_iter().find(|c| c.site.to_string() == "outer rows").unwrap().value.to_string()
+    };
+    assert_eq!((outermost(64), outermost(1500)), ("a".into(), "b".into()));
+    check("attention, heads inside", of_tokens(9), 40);
+}
+
+/// Steps that lie powers of two apart leave the second cache before the next tile reads them again; and what
+/// comes from beyond it page by page is not fetched ahead.
+#[test]
+fn what_is_read_again_from_far_away_is_copied() {
+    let copied = |steps: i64, columns: i64| {
+        let text = format!(
+            "const t0 64 {steps}\ninput t1 {steps} {columns}\nout t2 64 {columns} sum {steps} mul t0 a c t1 c b\n"
+        );
+        let task = Task { workload: text.parse().unwrap(), target: avx512() };
+        let (trace, nest) = Space::standard().drive(&task, &mut Untuned);
+        assert!(nest.is_ok(), "{trace}");
+        let answer = |site: &str| trace.0.iter().find(|c| c.site.to_string() == site).unwrap().value.to_string();
+        (answer("vector s0"), answer("pack s0 t1"))
+    };
+    let expected = |vector: &str, pack: &str| (vector.to_string(), pack.to_string());
+    assert_eq!(copied(256, 4096), expected("b", "outer panel"));
+    assert_eq!(copied(256, 4000), expected("b", "none"));
+    assert_eq!(copied(1024, 3136), expected("a", "before panel"));
+    assert_eq!(copied(1024, 196), expected("a", "none"));
+}
+
+/// Decisions of rules that came later are unknown to a version, but only some programs need them.
+#[test]
+fn a_version_writes_the_programs_of_before() {
+    let space = Space::standard();
+    let task = Task { workload: attention(12, 128, 128, 64), target: avx512() };
+    let before = space.version(Kind::Cpu).replace("+row-order-1", "");
+    let reader = space.reader(Kind::Cpu, &before).unwrap();
+    let (trace, _) = space.drive(&task, &mut Untuned);
+    assert!(reader.writes(&task, &trace).unwrap(), "{trace}");
+    let mut other = trace.clone();
+    let order = other.0.iter_mut().find(|c| c.site.to_string() == "outer rows").unwrap();
+    assert_eq!(order.value.to_string(), "a");
+    order.value = "b".into();
+    assert!(space.offers(&task, &other) && !reader.writes(&task, &other).unwrap(), "{other}");
+    assert!(space.reader(Kind::Cpu, &space.version(Kind::Cpu)).unwrap().writes(&task, &other).unwrap());
+}
+
 #[test]
 fn a_window_without_padding_is_packed_both_ways() {
     let mut w = Workload::default();

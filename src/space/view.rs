@@ -238,6 +238,11 @@ impl<'a, M> View<'a, M> {
     }
 
     fn reorder(&mut self, order: &[LoopName]) {
+        // rows that the order does not name keep their places
+        let place = |row: &Row| order.iter().position(|name| *name == row.over);
+        if self.rows.iter().all(|row| place(row).is_some()) {
+            self.rows.sort_by_key(place);
+        }
         for group in &mut self.groups {
             // a reordering is of one group's loops, from the first to the last
             let mut ends = order.first().into_iter().chain(order.last());

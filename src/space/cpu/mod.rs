@@ -18,6 +18,7 @@ mod matrix;
 mod order;
 mod packing;
 mod parallel;
+mod row_order;
 mod sizes;
 mod stream;
 mod tile;
@@ -46,6 +47,7 @@ pub(super) fn machine() -> Machine<Cpu> {
             Box::new(stream::Stream),
             Box::new(factor::Factor),
             Box::new(rows::Privatise),
+            Box::new(row_order::RowOrder),
             Box::new(parallel::Parallel),
         ],
         closing: vec![tails_and_vectors, clean_up],

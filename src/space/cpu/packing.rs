@@ -8,7 +8,7 @@ use crate::space::operands::{MAXIMAL_SHORT, fits_box, is_short_constant, packabl
 use crate::space::schedule::{self, Reads};
 use crate::space::{Group, Rule, Step, Stop, Tape, View, Word, Words, name, site};
 use crate::target::Cpu;
-use crate::workload::{Role, TensorId, Var, Workload};
+use crate::workload::{Role, TensorId, Var, gcd};
 
 pub(super) struct Pack;
 
@@ -18,9 +18,14 @@ struct Heuristics {
     maximal_private: i64,
     /// Elements of a copy of a whole operand, at most.
     maximal_whole: i64,
+    /// Processors fetch ahead within so many bytes.
+    page_bytes: u64,
+    /// How many lines of the second cache what lies a way apart competes for.
+    ways: u64,
 }
 
-const HEURISTICS: Heuristics = Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26 };
+const HEURISTICS: Heuristics =
+    Heuristics { maximal_private: 1 << 20, maximal_whole: 1 << 26, page_bytes: 4096, ways: 16 };
 
 impl Rule<Cpu> for Pack {
     fn name(&self) -> &'static str {
@@ -45,7 +50,7 @@ impl Rule<Cpu> for Pack {
                 let needs_copy = (of_guard || matrix::needs_copy(workload, group, &access)) && !options.is_empty();
                 let first = usize::from(!needs_copy);
                 let candidates: Vec<Words> = std::iter::repeat_n(name("none"), first).chain(named).collect();
-                let default = default_option(workload, group, &access, &options);
+                let default = default_option(view, group, &access, &options);
                 let default = if needs_copy { default.saturating_sub(1) } else { default };
                 let tensor = format!("t{}", access.tensor.0);
                 let mut site = site("pack", [group.name(), tensor.into()]);
@@ -153,8 +158,10 @@ fn options(view: &View<'_, Cpu>, group: &Group, access: &Access) -> Vec<(Level, 
 /// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too,
 /// unless only windows read it again: a pooling reads too little of it to pay for a copy. What is broadcast
 /// to vectors is read again by each of their blocks, so its copy is made once for all, where borders or
-/// strides ask for one.
-fn default_option(workload: &Workload, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
+/// strides ask for one. What is read again, and does not stay in the first cache until then because of how it
+/// lies, is copied, too.
+fn default_option(view: &View<'_, Cpu>, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
+    let workload = &*view.workload;
     let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
     if workload.tensor(access.tensor).role == Role::Constant {
         return find((Level::Setup, Layout::Panel)).unwrap_or(0);
@@ -189,6 +196,7 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
         let whole = match access.guarded {
             true => find((Level::Before, Layout::Box)).or_else(|| find((Level::Outer, Layout::Box))),
             false if access.has_scaled_axis() && jumps() && !in_blocks() => find((Level::Before, Layout::Panel)),
+            false if is_far(view, group, access) => find((Level::Before, Layout::Panel)),
             false => None,
         };
         return whole.unwrap_or(0);
@@ -203,8 +211,49 @@ fn default_option(workload: &Workload, group: &Group, access: &Access, options: 
     if vector.is_some_and(|at| if group.fused == Some(at) { !in_order(at) } else { stride(at) != Some(1) }) {
         return find((Level::Outer, Layout::Panel)).unwrap_or(0);
     }
+    if vector.is_some() && !access.guarded && is_evicted(view, group, access) {
+        let copy = find((Level::Block, Layout::Panel)).or_else(|| find((Level::Outer, Layout::Panel)));
+        return copy.unwrap_or(0);
+    }
     if access.guarded {
         return find((Level::Outer, Layout::Box)).unwrap_or(0);
     }
     0
+}
+
+/// How far apart in memory the steps of a sum read an operand, in bytes, and how many a block has; of steps
+/// that lie pages apart.
+fn far_steps(view: &View<'_, Cpu>, group: &Group, access: &Access) -> Vec<(u64, i64)> {
+    let bytes = view.workload.tensor(access.tensor).dtype.bytes() as u64;
+    let steps = group.positions(true).into_iter().filter_map(|at| {
+        let stride = access.stride(&view.workload, Var(group.axes[at].position as u32))?;
+        Some((stride.unsigned_abs() * bytes, group.axes[at].tile * group.axes[at].block))
+    });
+    steps.filter(|(apart, _)| *apart >= HEURISTICS.page_bytes).collect()
+}
+
+/// Whether other results of a block, or other blocks, read an operand again.
+fn is_read_again(group: &Group, access: &Access) -> bool {
+    let again = |at: usize| !touches(access, group, at) && group.axes[at].tiles() > 1;
+    group.positions(false).into_iter().any(again)
+}
+
+/// Whether an operand that is read page by page comes from beyond the second cache again and again. Nothing
+/// is fetched ahead across pages, so that every step waits.
+fn is_far(view: &View<'_, Cpu>, group: &Group, access: &Access) -> bool {
+    let tensor = view.workload.tensor(access.tensor);
+    let bytes = tensor.elements() as u64 * tensor.dtype.bytes() as u64;
+    bytes > view.machine.l2_bytes && !far_steps(view, group, access).is_empty() && is_read_again(group, access)
+}
+
+/// Whether what the steps of a block read has left the second cache when the next tile reads it again,
+/// however little it is: steps that lie powers of two apart compete for the same few lines.
+fn is_evicted(view: &View<'_, Cpu>, group: &Group, access: &Access) -> bool {
+    let way = (view.machine.l2_bytes / HEURISTICS.ways).max(1);
+    let is_crowded = |(apart, steps): &(u64, i64)| {
+        let places = way / gcd(*apart, way);
+        // half of the lines are for others
+        steps.unsigned_abs() > places * HEURISTICS.ways / 2
+    };
+    far_steps(view, group, access).iter().any(is_crowded) && is_read_again(group, access)
 }

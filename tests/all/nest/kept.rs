@@ -76,7 +76,10 @@ pub fn task(workload: &str, target: &str) -> Task {
 
 /// The version of the space that the programs were written in: rules that came later are additive.
 pub fn version(kind: Kind) -> String {
-    Space::standard().version(kind).replace("further-algorithm-1+strided-algorithm-1+tile-rows-1+", "")
+    Space::standard()
+        .version(kind)
+        .replace("further-algorithm-1+strided-algorithm-1+tile-rows-1+", "")
+        .replace("row-order-1+", "")
 }
 
 /// All programs.
