@@ -8,7 +8,8 @@
 //! No operator is named. The dimensions that go last are those that the constants of the stage that writes a
 //! tensor depend on; all others keep their order before them. Tensors that stages connect element by element
 //! (residual sums, activations, scalings, windows of pooling) form a class and get their layout together:
-//! tasks are then cut as they are without.
+//! tasks are then cut as they are without. What is transposed for windows of weights to read it, as tokens
+//! that become an image, may stay as it lay: then nothing is transposed.
 //!
 //! Concatenations move with their parts, so that what was concatenated along channels lies in each pixel;
 //! parts are written there in place ([`concat`]). They are a kind of their own, `concatenation 0 = last`:
@@ -35,7 +36,7 @@ use super::view::{flat, identity_address};
 use super::{PartitionError, loads};
 use crate::graph::{ProgramStage, Step};
 use crate::trace::{Word, Words};
-use crate::workload::{Index, Role, Stage, TensorId, Var};
+use crate::workload::{Atom, Expr, Index, Role, Stage, TensorId, Var};
 
 /// Which of the old dimensions is at each place, by tensor.
 type Orders = BTreeMap<TensorId, Vec<usize>>;
@@ -148,6 +149,11 @@ fn classes(prepared: &Prepared) -> (Vec<Orders>, Vec<Orders>) {
         stages().filter(written).filter(|stage| !stage.is_reduction() && !anchored.contains(&class(stage.output)));
     last.extend(maps.map(of_constants));
     spread(&mut last, &ties);
+    let undecided = |(tensor, _): &(TensorId, Vec<bool>)| last.get(tensor).is_some_and(|moved| !moved.contains(&true));
+    let turned: Vec<(TensorId, Vec<bool>)> =
+        stages().filter(written).filter_map(|stage| turned_for_windows(prepared, stage)).filter(undecided).collect();
+    last.extend(turned);
+    spread(&mut last, &ties);
 
     let mut found: Vec<(TensorId, Orders)> = Vec::new();
     for stage in stages().filter(written).filter(|stage| !bound.contains(&class(stage.output))) {
@@ -167,6 +173,43 @@ fn classes(prepared: &Prepared) -> (Vec<Orders>, Vec<Orders>) {
     }
     let is_concatenated = |orders: &Orders| orders.keys().any(|tensor| joined.free.contains(tensor));
     found.into_iter().map(|(_, orders)| orders).partition(is_concatenated)
+}
+
+/// What a stage writes that does nothing but transpose something for windows of weights, as tokens become an
+/// image and are convolved: the dimensions that go last for it to lie as it was.
+fn turned_for_windows(prepared: &Prepared, stage: &Stage) -> Option<(TensorId, Vec<bool>)> {
+    let Expr::Load { tensor, indices } = &stage.value else { return None };
+    let axis_of = |index: &Index| match index.terms() {
+        [(Atom::Var(var), 1)] if index.offset() == 0 => Some(var.0 as usize),
+        _ => None,
+    };
+    let order: Vec<usize> = indices.iter().map(axis_of).collect::<Option<_>>()?;
+    let is_permutation = (0..stage.spatial.len()).all(|axis| order.contains(&axis));
+    // those before the descent keep their order, and those behind it have theirs
+    let descents: Vec<usize> = (1..order.len()).filter(|at| order[at - 1] > order[*at]).collect();
+    let &[descent] = descents.as_slice() else { return None };
+    if stage.is_reduction() || order.len() != stage.spatial.len() || !is_permutation {
+        return None;
+    }
+    let slides = |reader: &Stage| {
+        let mut windows = false;
+        reader.value.for_each_load(&mut |read, indices| {
+            windows |= read == stage.output && indices.iter().any(|index| reader.slides(index));
+        });
+        windows && weighs(prepared, reader)
+    };
+    let mut stages = prepared.steps.iter().filter_map(Step::stage).map(|held| &held.stage);
+    let given = matches!(prepared.tensor(*tensor).role, Role::Input | Role::Constant);
+    if given || !stages.any(slides) {
+        return None;
+    }
+    let moved = (0..order.len()).map(|axis| order[descent..].contains(&axis)).collect();
+    Some((stage.output, moved))
+}
+
+/// Whether a stage sums what it multiplies with constants.
+fn weighs(prepared: &Prepared, stage: &Stage) -> bool {
+    stage.is_reduction() && loads(stage).iter().any(|t| prepared.tensor(*t).role == Role::Constant)
 }
 
 /// Tensors that stages write and only stages read, in memory of their own.
@@ -195,7 +238,7 @@ fn constant_axes(prepared: &Prepared, stage: &Stage) -> Vec<bool> {
 fn ties(prepared: &Prepared, stage: &Stage) -> Vec<Tie> {
     let own = extent::spatial(stage);
     let is_given = |tensor: &TensorId| matches!(prepared.tensor(*tensor).role, Role::Input | Role::Constant);
-    let weighs = stage.is_reduction() && loads(stage).iter().any(|t| prepared.tensor(*t).role == Role::Constant);
+    let weighs = weighs(prepared, stage);
     let mut found = Vec::new();
     stage.value.for_each_load(&mut |operand, indices| {
         let shape = of_tensor(prepared.tensor(operand));

@@ -14,7 +14,7 @@ use tilescribe::graph::{
     partition, partition_as, partition_with,
 };
 use tilescribe::space::{Decision, Policy, Stale, Tape, Trace, Word};
-use tilescribe::workload::{Binary, Combiner, Expr, TensorId, Unary};
+use tilescribe::workload::{Binary, Combiner, Expr, Role, TensorId, Unary};
 
 use super::symbolic::{axis, compare as compare_at, symbol, symbolic};
 use super::{Builder, compare, layer, listing, var};
@@ -298,6 +298,36 @@ fn transposes_into_the_chosen_layout_are_views() {
     assert_eq!(network.planned.iter().filter(of_layouts).count(), 1);
     let names: Vec<&str> = network.tasks.iter().map(|task| task.name.as_str()).collect();
     assert!(names.iter().all(|name| !name.starts_with("copy")), "{names:?}");
+}
+
+#[test]
+fn tokens_that_become_an_image_may_stay_as_they_lie() {
+    let mut b = Builder::default();
+    let x = b.input("tokens", &[1, 30, 8]);
+    let rows = b.reshape(x, &[30, 8]);
+    let wide = b.dense(rows, 16);
+    let tokens = b.reshape(wide, &[1, 30, 16]);
+    let turned = b.transpose(tokens, &[0, 2, 1]);
+    let image = b.reshape(turned, &[1, 16, 6, 5]);
+    let conv = b.conv(image, 12, 3, 1, 1);
+    let flat = b.reshape(conv, &[1, 12, 30]);
+    let back = b.transpose(flat, &[0, 2, 1]);
+    let rows = b.reshape(back, &[30, 12]);
+    let out = b.dense(rows, 4);
+    b.output("rows", out);
+    let program = b.program;
+    let network = all_last(&program);
+    compare(&program, &network);
+    let turns = |network: &Network| {
+        let tensors = network.tasks.iter().flat_map(|task| &task.workload.tensors);
+        tensors.clone().any(|tensor| tensor.role == Role::Output && tensor.shape == [16, 30])
+    };
+    assert!(turns(&partition(&program).expect("a well-formed program")) && !turns(&network));
+    let concerns = network.planned.iter().flat_map(|planned| &planned.concerns);
+    assert!(concerns.clone().any(|concern| concern.node.starts_with("Transpose")), "{:?}", network.planned);
+    for seed in 0..8 {
+        compare(&program, &random(&program, seed));
+    }
 }
 
 #[test]
