@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Exports published architectures that nothing was tuned on, to see whether speed holds beyond the benchmarks'.
 
-usage: further_networks.py OUT_DIR [NAME ...]      (no name: all)
+usage: further_networks.py [--legacy] OUT_DIR [NAME ...]      (no name: all)
 
 Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random
 weights. Smaller relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the
-corpus, at other sizes. Needs torch, torchvision, transformers and onnxscript.
+corpus, at other sizes. --legacy: by tracing, as most published files were. Needs torch, torchvision,
+transformers and onnxscript.
 """
+import argparse
 import pathlib
-import sys
 
 import torch
 from torch import nn
@@ -27,6 +28,41 @@ IMAGE_NETS = {
     "maxvit_t": 224,
 }
 TOKENS = 128
+
+# model type of transformers: what differs from its defaults, and the input's shape (of tokens: how many)
+HUB_NETS = {
+    "segformer": ({"num_labels": 19}, (1, 3, 256, 256)),
+    "mobilevit": ({}, (1, 3, 256, 256)),
+    "levit": ({}, (1, 3, 224, 224)),
+    "poolformer": ({}, (1, 3, 224, 224)),
+    "convnextv2": ({"hidden_sizes": [40, 80, 160, 320], "depths": [2, 2, 6, 2]}, (1, 3, 224, 224)),
+    "pvt_v2": ({}, (1, 3, 224, 224)),
+    "swin": ({}, (1, 3, 224, 224)),
+    "yolos": ({"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768, "image_size": [256, 256]},
+              (1, 3, 256, 256)),
+    "depth_anything": ({}, (1, 3, 252, 252)),
+    "wav2vec2": ({"num_hidden_layers": 4}, (1, 16000)),
+    "deberta-v2": ({
+        "hidden_size": 768, "num_hidden_layers": 3, "num_attention_heads": 12, "intermediate_size": 3072,
+        "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1, "position_biased_input": False,
+        "type_vocab_size": 0, "vocab_size": 8000,
+    }, TOKENS),
+    "mobilebert": ({"num_hidden_layers": 6, "vocab_size": 8000}, TOKENS),
+    "mamba": ({"hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 4000, "use_cache": False}, 64),
+}
+HEADS = {"segformer": "AutoModelForSemanticSegmentation", "depth_anything": "AutoModelForDepthEstimation"}
+
+
+class First(nn.Module):
+    """The first tensor of a module's result."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x, return_dict=True)[0]
 
 
 class Output(nn.Module):
@@ -136,6 +172,15 @@ def text_net(name):
     return Output(model, "last_hidden_state"), torch.randint(0, 30000, (1, TOKENS))
 
 
+def hub_net(name):
+    import transformers as hf
+
+    settings, shape = HUB_NETS[name]
+    config = hf.AutoConfig.for_model(name, **settings)
+    model = getattr(hf, HEADS.get(name, "AutoModel")).from_config(config, attn_implementation="eager")
+    return First(model), torch.randint(3, 4000, (1, shape)) if isinstance(shape, int) else torch.randn(*shape)
+
+
 def whisper_encoder():
     import transformers as hf
 
@@ -153,18 +198,26 @@ OTHERS = {
 
 
 def main():
-    out = pathlib.Path(sys.argv[1])
-    out.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[2:] or [*IMAGE_NETS, *TEXT_NETS, *OTHERS]:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--legacy", action="store_true")
+    arguments = parser.parse_args()
+    how = {"opset_version": 17, "dynamo": False} if arguments.legacy else {"opset_version": 18, "dynamo": True}
+    if not arguments.legacy:
+        how["external_data"] = False
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or [*IMAGE_NETS, *TEXT_NETS, *HUB_NETS, *OTHERS]:
         torch.manual_seed(0)
         if name in IMAGE_NETS:
             model, example = image_net(name)
+        elif name in HUB_NETS:
+            model, example = hub_net(name)
         else:
             model, example = text_net(name) if name in TEXT_NETS else OTHERS[name]()
-        path = out / f"{name}.onnx"
+        path = arguments.out / f"{name}.onnx"
         with torch.no_grad():
-            torch.onnx.export(model.eval(), (example,), str(path), input_names=["x"], output_names=["output"],
-                              opset_version=18, dynamo=True, external_data=False)
+            torch.onnx.export(model.eval(), (example,), str(path), input_names=["x"], output_names=["output"], **how)
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
