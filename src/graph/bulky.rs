@@ -85,6 +85,11 @@ impl AllBulky {
         ordered
     }
 
+    /// Points of one of them.
+    pub fn points(&self, tensor: TensorId) -> i64 {
+        self.0.get(&tensor).map_or(0, |found| found.stage.points())
+    }
+
     /// Computes one of them, of which nothing is [`AllBulky::missing`].
     ///
     /// # Errors

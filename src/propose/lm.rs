@@ -30,7 +30,7 @@ use rand_chacha::ChaCha8Rng;
 use super::learned::reader_of;
 use super::mutation::{children, untuned_programs};
 use super::pool::{Rest, Valued, bring_forward, by_value};
-use super::sequence::prompt_positions;
+use super::sequence::{prompt_positions, trace_positions};
 use super::{Candidate, History, Make, Method, Proposal, ProposeError, Proposer, Purpose};
 use crate::language::{Language, Want};
 use crate::model::{
@@ -47,6 +47,9 @@ pub use options::Ingredients;
 pub(super) use options::SINGLE_SAMPLES;
 use options::{HEURISTICS, Heuristics};
 use shown::Known;
+
+/// What a program takes behind a prompt, at least; a prompt that shows programs is longer by less.
+const LEAST_WRITTEN: usize = 8;
 
 /// The language model's entry in the registry.
 pub(super) const METHOD: Method = Method {
@@ -201,11 +204,19 @@ impl<'a> LanguageModel<'a> {
     }
 
     /// The same where programs are ranked by an estimator: then there are programs even of a task that is too
-    /// long for the model to read, a recurrence that was unrolled for instance, of which it writes none.
-    fn prompt_if_it_fits(&self, task: &Task, want: Want) -> Result<Option<Prompt>, ProposeError> {
+    /// long for the model to read and to write one of so many positions behind it, a recurrence that was
+    /// unrolled for instance.
+    fn prompt_if_it_fits(&self, task: &Task, want: Want, written: usize) -> Result<Option<Prompt>, ProposeError> {
         let positions = self.asking(task, want);
-        let fits = positions.len() < self.decoder.config().max_sequence || self.ranking.is_none();
+        let fits = positions.len() + written <= self.decoder.config().max_sequence || self.ranking.is_none();
         fits.then(|| self.decoder.prompt(&positions).map_err(refused)).transpose()
+    }
+
+    /// Positions that the first of some programs takes behind a prompt.
+    fn length(&self, task: &Task, programs: &[Trace]) -> Result<usize, ProposeError> {
+        let Some(first) = programs.first() else { return Ok(LEAST_WRITTEN) };
+        let known = self.reader(task)?.known_part(task, first)?;
+        Ok(trace_positions(&self.language, &known).len().max(LEAST_WRITTEN))
     }
 
     fn asking(&self, task: &Task, want: Want) -> Vec<Position> {
@@ -221,7 +232,6 @@ impl<'a> LanguageModel<'a> {
 
     /// What programs are proposed from.
     fn asked<'t>(&mut self, task: &'t Task, history: &History) -> Result<Asked<'t>, ProposeError> {
-        let prompt = self.prompt_if_it_fits(task, self.heuristics.want)?;
         let estimator = match &mut self.ranking {
             Some(ranking) => ranking.estimator(task, history)?,
             None => None,
@@ -230,6 +240,7 @@ impl<'a> LanguageModel<'a> {
             true => (untuned_programs(self.space, task), history.fastest(self.heuristics.parents)),
             false => (Vec::new(), Vec::new()),
         };
+        let prompt = self.prompt_if_it_fits(task, self.heuristics.want, self.length(task, &untuned)?)?;
         let reads = prompt.is_some() && self.shows(task) && self.writes_rules(task, &untuned)?;
         let known = match reads {
             true if !history.is_empty() => shown::measured(history),

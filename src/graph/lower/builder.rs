@@ -20,7 +20,7 @@ const MAX_EXTENT: i64 = 1 << 31;
 const MAX_ELEMENTS: i64 = 1 << 40;
 /// Exclusive bound of a stage's points.
 const MAX_POINTS: i64 = 1 << 56;
-/// Of all constants that are computed, as many as take a quarter of a minute.
+/// Of all constants that are computed, as many as take half a minute.
 const MAX_COMPUTED_POINTS: i64 = 1 << 35;
 
 /// A convolution or matrix product by a constant, plus a constant per output channel: what a following scale

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::options::Heuristics;
-use super::{LanguageModel, refused};
+use super::{LEAST_WRITTEN, LanguageModel, refused};
 use crate::model::{Prompt, SamplingOptions};
 use crate::propose::pool::interleaved;
 use crate::propose::typical::Typical;
@@ -117,7 +117,8 @@ impl LanguageModel<'_> {
 
     /// What the model writes for the typical extents of a task, carried over to it.
     fn carried(&mut self, task: &Task, typical: &Typical, count: usize) -> Result<Vec<Written>, ProposeError> {
-        let Some(prompt) = self.prompt_if_it_fits(&typical.task, self.heuristics.want)? else { return Ok(Vec::new()) };
+        let want = self.heuristics.want;
+        let Some(prompt) = self.prompt_if_it_fits(&typical.task, want, LEAST_WRITTEN)? else { return Ok(Vec::new()) };
         let written = self.write(&prompt, &typical.task, &[], count)?;
         let space = self.space;
         let carry = |written: Written| match written.complete.then(|| typical.carry(space, task, &written.trace)) {

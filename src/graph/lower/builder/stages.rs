@@ -96,7 +96,7 @@ impl Builder {
         let stage = self.inline_cheap(stage);
         self.check_form(&stage)?;
         let fold = match fold::fold(&self.program, &self.bulky, &stage, dtype) {
-            Fold::Compute if !self.is_affordable(&stage) || !self.compute_bulky(&stage)? => Fold::No,
+            Fold::Compute if !self.is_affordable(stage.points()) || !self.compute_bulky(&stage)? => Fold::No,
             fold => fold,
         };
         match fold {
@@ -126,9 +126,9 @@ impl Builder {
         }
     }
 
-    /// Whether a stage may be computed at once, after all that were.
-    fn is_affordable(&mut self, stage: &Stage) -> bool {
-        let points = self.computed_points.saturating_add(stage.points());
+    /// Whether so many points may be computed at once, after all that were.
+    fn is_affordable(&mut self, points: i64) -> bool {
+        let points = self.computed_points.saturating_add(points);
         let is_affordable = points <= MAX_COMPUTED_POINTS;
         if is_affordable {
             self.computed_points = points;
@@ -136,11 +136,11 @@ impl Builder {
         is_affordable
     }
 
-    /// Computes the bulky stages that a stage comes of, if there is room for them.
+    /// Computes the bulky stages that a stage comes of, if there are time and room for them.
     fn compute_bulky(&mut self, stage: &Stage) -> Result<bool, Problem> {
         for tensor in self.bulky.missing(stage) {
             let Tensor { shape, dtype, .. } = self.tensor(tensor).clone();
-            if self.reserve(&shape, dtype).is_err() {
+            if !self.is_affordable(self.bulky.points(tensor)) || self.reserve(&shape, dtype).is_err() {
                 return Ok(false);
             }
             self.bulky.compute(&self.program, tensor).map_err(Problem::Constant)?;
