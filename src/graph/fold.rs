@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::bulky::{AllBulky, Bulky};
-use super::evaluate::evaluate_stage;
 use super::step::{Counting, loaded};
 use super::{Program, State, Step, Symbols, TensorData};
 use crate::workload::{Binary, DType, Expr, Index, Interval, Stage, Tensor, TensorId, Var, row_major_strides};
@@ -166,8 +165,7 @@ fn is_scaled_by_block(program: &Program, stage: &Stage) -> bool {
 /// The message of the evaluator, where constants do not allow to compute it (a division of integers by 0,
 /// say).
 pub fn evaluate(program: &Program, stage: &Stage, dtype: DType) -> Result<TensorData, String> {
-    let find = |tensor: TensorId| program.data[tensor.0 as usize].as_ref();
-    evaluate_stage(&find, stage, dtype, "constant").map_err(|error| error.to_string())
+    AllBulky::default().evaluate(program, stage, dtype)
 }
 
 /// The result of a stage that only renames the elements of a constant: another shape, the same bytes.

@@ -199,6 +199,7 @@ impl<'a> LanguageModel<'a> {
         self.decoder.prompt(&positions).map_err(refused)
     }
 
+    /// A prompt that shows no programs.
     fn prompt(&self, task: &Task, want: Want) -> Result<Prompt, ProposeError> {
         self.decoder.prompt(&self.asking(task, want)).map_err(refused)
     }
@@ -219,6 +220,7 @@ impl<'a> LanguageModel<'a> {
         Ok(trace_positions(&self.language, &known).len().max(LEAST_WRITTEN))
     }
 
+    /// The positions of such a prompt.
     fn asking(&self, task: &Task, want: Want) -> Vec<Position> {
         let want = if self.ingredients.want { want } else { Want::Any };
         match self.ingredients.workload {

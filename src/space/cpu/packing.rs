@@ -158,8 +158,8 @@ fn options(view: &View<'_, Cpu>, group: &Group, access: &Access) -> Vec<(Level, 
 /// Constants are packed offline; what runs in vectors but not along memory is packed per block, padding too,
 /// unless only windows read it again: a pooling reads too little of it to pay for a copy. What is broadcast
 /// to vectors is read again by each of their blocks, so its copy is made once for all, where borders or
-/// strides ask for one. What is read again, and does not stay in the first cache until then because of how it
-/// lies, is copied, too.
+/// strides ask for one. What is read again, and comes from far away each time because of how it lies, is
+/// copied, too.
 fn default_option(view: &View<'_, Cpu>, group: &Group, access: &Access, options: &[(Level, Layout)]) -> usize {
     let workload = &*view.workload;
     let find = |wanted: (Level, Layout)| options.iter().position(|o| *o == wanted).map(|at| at + 1);
