@@ -215,12 +215,43 @@ pub(super) fn tanh(x: f32) -> f32 {
 
 #[inline(always)]
 fn multiply_few_body(output: &mut [f32], columns: usize, left: &[f32], depth: usize, right: &[f32], stride: usize) {
-    for (sums, row) in output.chunks_exact_mut(columns).zip(left.chunks_exact(depth)) {
-        sums.fill(0.0);
-        for (element, others) in row.iter().zip(right.chunks(stride)) {
-            for (sum, other) in sums.iter_mut().zip(&others[..columns]) {
-                *sum += element * other;
+    const ROWS: usize = 4;
+    for (output, left) in output.chunks_mut(ROWS * columns).zip(left.chunks(ROWS * depth)) {
+        if left.len() == ROWS * depth {
+            multiply_rows::<ROWS>(output, columns, left, depth, right, stride);
+            continue;
+        }
+        for (output, left) in output.chunks_exact_mut(columns).zip(left.chunks_exact(depth)) {
+            multiply_rows::<1>(output, columns, left, depth, right, stride);
+        }
+    }
+}
+
+/// A product of so many rows, whose sums stay in registers, some columns after the others.
+#[inline(always)]
+fn multiply_rows<const ROWS: usize>(
+    output: &mut [f32],
+    columns: usize,
+    left: &[f32],
+    depth: usize,
+    right: &[f32],
+    stride: usize,
+) {
+    let left: [&[f32]; ROWS] = std::array::from_fn(|row| &left[row * depth..][..depth]);
+    for begin in (0..columns).step_by(LANES) {
+        let width = LANES.min(columns - begin);
+        let mut sums = [[0.0; LANES]; ROWS];
+        for (at, others) in right.chunks(stride).take(depth).enumerate() {
+            let lanes = match others[begin..].first_chunk::<LANES>() {
+                Some(lanes) => *lanes,
+                None => std::array::from_fn(|lane| if lane < width { others[begin + lane] } else { 0.0 }),
+            };
+            for (sums, row) in sums.iter_mut().zip(left) {
+                sums.iter_mut().zip(lanes).for_each(|(sum, other)| *sum += row[at] * other);
             }
+        }
+        for (sums, output) in sums.iter().zip(output.chunks_exact_mut(columns)) {
+            output[begin..][..width].copy_from_slice(&sums[..width]);
         }
     }
 }

@@ -64,7 +64,7 @@ pub use hub::{HubOptions, Source, SourceError};
 pub use network::{Compute, Network};
 pub use position::Position;
 pub use regression::{Regression, RegressionOptions};
-pub use sample::{Guide, Next, Sampled, SamplingOptions};
+pub use sample::{Continuing, Guide, Next, Sampled, SamplingOptions};
 pub use shown::MOST_SHOWN;
 pub use train::{Evaluation, Progress, Trainer, TrainingOptions};
 pub use world::{

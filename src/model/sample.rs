@@ -2,8 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
-use rayon::slice::ParallelSliceMut;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::decode::{Cache, Chunk, Decoder, FEWEST_PER_BATCH, Prompt, SEQUENCES_PER_BATCH, Scratch, log_probability};
 use super::position::check_answers;
@@ -44,6 +43,18 @@ impl Default for SamplingOptions {
     }
 }
 
+impl SamplingOptions {
+    fn check(&self) -> Result<(), ModelError> {
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return Err(ModelError::Options(format!("temperature {} is not 0 or more", self.temperature)));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(ModelError::Options(format!("top-p {} is not above 0 and up to 1", self.top_p)));
+        }
+        Ok(())
+    }
+}
+
 /// One sampled sequence.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sampled {
@@ -55,34 +66,48 @@ pub struct Sampled {
     pub complete: bool,
 }
 
+/// Sequences that continue a prompt, one for each guide.
+pub struct Continuing<'a, G> {
+    pub prompt: &'a Prompt,
+    pub guides: &'a mut [G],
+    pub options: SamplingOptions,
+}
+
 impl Decoder {
     /// Samples a sequence for each guide, in the order of the guides.
     ///
     /// # Errors
-    /// Options out of their range; questions or answers without tokens, a token outside of the vocabulary.
+    /// As [`Decoder::sample_all`].
     pub fn sample<G: Guide>(
         &self,
         prompt: &Prompt,
         guides: &mut [G],
         options: &SamplingOptions,
     ) -> Result<Vec<Sampled>, ModelError> {
-        if !(options.temperature.is_finite() && options.temperature >= 0.0) {
-            return Err(ModelError::Options(format!("temperature {} is not 0 or more", options.temperature)));
+        let sampled = self.sample_all(vec![Continuing { prompt, guides, options: options.clone() }])?;
+        Ok(sampled.into_iter().flatten().collect())
+    }
+
+    /// Samples behind several prompts at once, which keeps more threads busy than one after the other: for
+    /// each of them, a sequence for each guide.
+    ///
+    /// # Errors
+    /// Options out of their range; questions or answers without tokens, a token outside of the vocabulary.
+    pub fn sample_all<G: Guide>(&self, all: Vec<Continuing<'_, G>>) -> Result<Vec<Vec<Sampled>>, ModelError> {
+        all.iter().try_for_each(|continuing| continuing.options.check())?;
+        let counts: Vec<usize> = all.iter().map(|continuing| continuing.guides.len()).collect();
+        let size = counts.iter().sum::<usize>().div_ceil(2).clamp(FEWEST_PER_BATCH, SEQUENCES_PER_BATCH);
+        let mut batches = Vec::new();
+        for Continuing { prompt, guides, options } in all {
+            let parts = guides.chunks_mut(size).enumerate();
+            batches.extend(parts.map(|(number, guides)| (prompt, guides, number * size, options.clone())));
         }
-        if !(options.top_p > 0.0 && options.top_p <= 1.0) {
-            return Err(ModelError::Options(format!("top-p {} is not above 0 and up to 1", options.top_p)));
-        }
-        let size = guides.len().div_ceil(2).clamp(FEWEST_PER_BATCH, SEQUENCES_PER_BATCH);
-        let batches: Vec<Result<Vec<Sampled>, ModelError>> = guides
-            .par_chunks_mut(size)
-            .enumerate()
-            .map(|(batch, guides)| self.sample_batch(prompt, guides, batch * size, options))
+        let sampled: Vec<Result<Vec<Sampled>, ModelError>> = batches
+            .into_par_iter()
+            .map(|(prompt, guides, first, options)| self.sample_batch(prompt, guides, first, &options))
             .collect();
-        let mut sampled = Vec::with_capacity(guides.len());
-        for batch in batches {
-            sampled.extend(batch?);
-        }
-        Ok(sampled)
+        let mut sampled = sampled.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten();
+        Ok(counts.into_iter().map(|count| sampled.by_ref().take(count).collect()).collect())
     }
 
     fn sample_batch<G: Guide>(

@@ -208,9 +208,15 @@ impl<'a> LanguageModel<'a> {
     /// long for the model to read and to write one of so many positions behind it, a recurrence that was
     /// unrolled for instance.
     fn prompt_if_it_fits(&self, task: &Task, want: Want, written: usize) -> Result<Option<Prompt>, ProposeError> {
+        let asking = self.asking_if_it_fits(task, want, written);
+        asking.map(|positions| self.decoder.prompt(&positions).map_err(refused)).transpose()
+    }
+
+    /// The positions of such a prompt.
+    fn asking_if_it_fits(&self, task: &Task, want: Want, written: usize) -> Option<Vec<Position>> {
         let positions = self.asking(task, want);
         let fits = positions.len() + written <= self.decoder.config().max_sequence || self.ranking.is_none();
-        fits.then(|| self.decoder.prompt(&positions).map_err(refused)).transpose()
+        fits.then_some(positions)
     }
 
     /// Positions that the first of some programs takes behind a prompt.
@@ -220,7 +226,7 @@ impl<'a> LanguageModel<'a> {
         Ok(trace_positions(&self.language, &known).len().max(LEAST_WRITTEN))
     }
 
-    /// The positions of such a prompt.
+    /// The positions of a prompt that shows no programs.
     fn asking(&self, task: &Task, want: Want) -> Vec<Position> {
         let want = if self.ingredients.want { want } else { Want::Any };
         match self.ingredients.workload {
@@ -242,8 +248,8 @@ impl<'a> LanguageModel<'a> {
             true => (untuned_programs(self.space, task), history.fastest(self.heuristics.parents)),
             false => (Vec::new(), Vec::new()),
         };
-        let prompt = self.prompt_if_it_fits(task, self.heuristics.want, self.length(task, &untuned)?)?;
-        let reads = prompt.is_some() && self.shows(task) && self.writes_rules(task, &untuned)?;
+        let asking = self.asking_if_it_fits(task, self.heuristics.want, self.length(task, &untuned)?);
+        let reads = asking.is_some() && self.shows(task) && self.writes_rules(task, &untuned)?;
         let known = match reads {
             true if !history.is_empty() => shown::measured(history),
             true => {
@@ -252,8 +258,12 @@ impl<'a> LanguageModel<'a> {
             }
             false => Vec::new(),
         };
-        let showing = if known.is_empty() { None } else { Some(self.showing(task, known)?) };
-        Ok(Asked { task, estimator, prompt, showing, untuned, fastest, reads })
+        let this = &*self;
+        let (prompt, showing) = rayon::join(
+            || asking.map(|positions| this.decoder.prompt(&positions).map_err(refused)).transpose(),
+            || (!known.is_empty()).then(|| this.showing(task, known)).transpose(),
+        );
+        Ok(Asked { task, estimator, prompt: prompt?, showing: showing?, untuned, fastest, reads })
     }
 
     /// New programs to choose from, with what was left before, valued: what is written and drafted, and what
@@ -408,7 +418,7 @@ impl Proposer for LanguageModel<'_> {
         Ok(proposal)
     }
 
-    /// The first of 256 samples by the estimator, if it beats the program of the rules by more than the
+    /// The first of many samples by the estimator, if it beats the program of the rules by more than the
     /// estimator may err about the two. How far it errs about a program is known from tasks that it has not
     /// learned from; about two programs it errs in the same way, the more they are alike.
     fn sure(&mut self, task: &Task) -> Result<Option<Candidate>, ProposeError> {
@@ -418,7 +428,7 @@ impl Proposer for LanguageModel<'_> {
             None => None,
         };
         let Some(estimator) = estimator else { return Ok(None) };
-        let samples = std::mem::replace(&mut self.heuristics.samples, SINGLE_SAMPLES);
+        let samples = std::mem::replace(&mut self.heuristics.samples, self.heuristics.single);
         let proposal = self.propose(task, &nothing, 1);
         self.heuristics.samples = samples;
         let Some(choice) = proposal?.candidates.pop() else { return Ok(None) };
@@ -433,7 +443,9 @@ impl Proposer for LanguageModel<'_> {
     }
 
     fn economize(&mut self) {
-        self.heuristics.samples = self.heuristics.samples.min(self.heuristics.few_samples);
+        let few = self.heuristics.few_samples;
+        self.heuristics.samples = self.heuristics.samples.min(few);
+        self.heuristics.single = self.heuristics.single.min(few);
     }
 }
 

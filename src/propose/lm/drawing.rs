@@ -7,7 +7,7 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::options::Heuristics;
 use super::{LEAST_WRITTEN, LanguageModel, refused};
-use crate::model::{Prompt, SamplingOptions};
+use crate::model::{Continuing, Prompt, Sampled, SamplingOptions};
 use crate::propose::pool::interleaved;
 use crate::propose::typical::Typical;
 use crate::propose::writing::{Ending, Writing};
@@ -49,28 +49,34 @@ impl LanguageModel<'_> {
         parents: &[Trace],
         count: usize,
     ) -> Result<Vec<Written>, ProposeError> {
-        let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        Ok(self.write_behind(&[(prompt, count)], task, parents)?.into_iter().flatten().collect())
+    }
+
+    /// The same behind each of some prompts, of which is said how many.
+    fn write_behind(
+        &mut self,
+        prompts: &[(&Prompt, usize)],
+        task: &Task,
+        parents: &[Trace],
+    ) -> Result<Vec<Vec<Written>>, ProposeError> {
         let reader = self.reader(task)?;
-        let mut writing = |number: usize| {
-            let start = if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() };
-            Writing::new(&reader, self.space, &self.language, task, start)
-        };
-        let mut guides: Vec<Writing<'_>> = (0..count).map(&mut writing).collect();
         let Heuristics { temperature, top_p, .. } = self.heuristics;
-        let options = SamplingOptions { temperature, top_p, seed };
-        self.rounds += 1;
-        let sampled = self.decoder.sample(prompt, &mut guides, &options).map_err(refused)?;
-        let written = guides.into_iter().zip(sampled).map(|(mut guide, sampled)| {
-            let complete = match guide.end.take() {
-                Some(Ending::Complete) => true,
-                Some(Ending::Stale(stale)) => return Err(stale.into()),
-                // nothing follows, or it is longer than the model's sequences
-                Some(Ending::Nowhere) | None => false,
+        let (mut guides, mut options): (Vec<Vec<Writing<'_>>>, Vec<SamplingOptions>) = Default::default();
+        for (_, count) in prompts {
+            let seed = self.seed ^ self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let mut writing = |number: usize| {
+                let start = if number % 2 == 1 { start_of_one(parents, &mut random) } else { Vec::new() };
+                Writing::new(&reader, self.space, &self.language, task, start)
             };
-            Ok(Written { trace: guide.into_trace(), complete, log_likelihood: sampled.log_likelihood })
-        });
-        written.collect()
+            guides.push((0..*count).map(&mut writing).collect());
+            options.push(SamplingOptions { temperature, top_p, seed });
+            self.rounds += 1;
+        }
+        let continuing = prompts.iter().zip(&mut guides).zip(options);
+        let continuing = continuing.map(|((&(prompt, _), guides), options)| Continuing { prompt, guides, options });
+        let sampled = self.decoder.sample_all(continuing.collect()).map_err(refused)?;
+        guides.into_iter().zip(sampled).map(|(guides, sampled)| written(guides, sampled)).collect()
     }
 
     /// What the model writes, beside the untuned programs, as far as it is new: behind the first prompt, and
@@ -98,12 +104,12 @@ impl LanguageModel<'_> {
         // where programs are carried over, those that are written here begin like parents
         if let Some(prompt) = prompt.filter(|_| written.is_empty() || !parents.is_empty()) {
             let behind = if showing.is_some() { count.div_ceil(2) } else { count };
-            let shown = match showing {
-                Some(showing) => self.write(showing, task, parents, count - behind)?,
-                None => Vec::new(),
-            };
+            let shown = showing.map(|showing| (showing, count - behind));
+            let prompts: Vec<(&Prompt, usize)> = shown.into_iter().chain([(prompt, behind)]).collect();
+            let mut all = self.write_behind(&prompts, task, parents)?;
+            let plain = all.pop().unwrap_or_default();
             // in turn: without a ranking, programs are measured in this order
-            written.extend(interleaved(self.write(prompt, task, parents, behind)?, shown));
+            written.extend(interleaved(plain, all.pop().unwrap_or_default()));
         }
         for written in written {
             proposal.drawn += 1;
@@ -127,6 +133,20 @@ impl LanguageModel<'_> {
         };
         Ok(written.into_par_iter().map(carry).collect())
     }
+}
+
+/// What became of sequences.
+fn written(guides: Vec<Writing<'_>>, sampled: Vec<Sampled>) -> Result<Vec<Written>, ProposeError> {
+    let written = guides.into_iter().zip(sampled).map(|(mut guide, sampled)| {
+        let complete = match guide.end.take() {
+            Some(Ending::Complete) => true,
+            Some(Ending::Stale(stale)) => return Err(stale.into()),
+            // nothing follows, or it is longer than the model's sequences
+            Some(Ending::Nowhere) | None => false,
+        };
+        Ok(Written { trace: guide.into_trace(), complete, log_likelihood: sampled.log_likelihood })
+    });
+    written.collect()
 }
 
 /// The first decisions of one of the parents: at least one decision is left open.
