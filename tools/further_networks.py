@@ -4,9 +4,10 @@
 usage: further_networks.py [--legacy] OUT_DIR [NAME ...]      (no name: all)
 
 Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random
-weights. Smaller relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the
-corpus, at other sizes. --legacy: by tracing, as most published files were. Needs torch, torchvision,
-transformers and onnxscript.
+weights; timm/NAME is an architecture of timm, and timm/ stands for one of each of many families of it. Smaller
+relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the corpus, at other sizes.
+--legacy: by tracing, as most published files were. Needs torch, torchvision, transformers and onnxscript, for some
+timm.
 """
 import argparse
 import pathlib
@@ -51,6 +52,14 @@ HUB_NETS = {
     "mobilebert": ({"num_hidden_layers": 6, "vocab_size": 8000}, TOKENS),
     "mamba": ({"hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 4000, "use_cache": False}, 64),
 }
+TIMM_NETS = """
+ghostnet_100 efficientvit_b0 efficientvit_m0 repvit_m0_9 starnet_s1 fastvit_t8 edgenext_small
+mobilenetv4_conv_small efficientformerv2_s0 efficientvim_m1 shvit_s1 swiftformer_xs tiny_vit_5m_224
+xcit_nano_12_p16_224 crossvit_9_240 convit_tiny eva02_tiny_patch14_224 coat_lite_mini pit_ti_224
+lambda_resnet26t botnet26t_256 skresnet18 res2net50_14w_8s resnest14d sequencer2d_s gmlp_s16_224 resmlp_12_224
+tnt_s_patch16_224 mvitv2_tiny gcvit_xxtiny mambaout_femto inception_next_atto hgnetv2_b0 lcnetv2_small
+rexnet_100
+""".split()
 HEADS = {"segformer": "AutoModelForSemanticSegmentation", "depth_anything": "AutoModelForDepthEstimation"}
 
 
@@ -181,6 +190,17 @@ def hub_net(name):
     return First(model), torch.randint(3, 4000, (1, shape)) if isinstance(shape, int) else torch.randn(*shape)
 
 
+def timm_net(name):
+    import timm
+
+    model = timm.create_model(name, exportable=True)
+    # some begin with a head of zeros, which would leave nothing to compare
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and not parameter.any():
+            nn.init.normal_(parameter, std=0.02)
+    return model, torch.randn(1, *model.pretrained_cfg["input_size"])
+
+
 def whisper_encoder():
     import transformers as hf
 
@@ -207,9 +227,15 @@ def main():
     if not arguments.legacy:
         how["external_data"] = False
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names or [*IMAGE_NETS, *TEXT_NETS, *HUB_NETS, *OTHERS]:
+    names = arguments.names or [*IMAGE_NETS, *TEXT_NETS, *HUB_NETS, *OTHERS]
+    if "timm/" in names:
+        names = [name for name in names if name != "timm/"] + [f"timm/{name}" for name in TIMM_NETS]
+    for name in names:
         torch.manual_seed(0)
-        if name in IMAGE_NETS:
+        if name.startswith("timm/"):
+            name = name.removeprefix("timm/")
+            model, example = timm_net(name)
+        elif name in IMAGE_NETS:
             model, example = image_net(name)
         elif name in HUB_NETS:
             model, example = hub_net(name)

@@ -36,7 +36,7 @@ pub trait Bench {
     /// Description of the machine for the compiler; several threads compile at once.
     type Machine: Sync;
     /// A nest and its machine code, without buffers.
-    type Compiled: Send;
+    type Compiled: Send + Sync;
     /// A kernel with everything it needs.
     type Loaded;
 
@@ -56,7 +56,7 @@ pub trait Bench {
     /// # Errors
     /// [`Failure::Compile`] where the nest is not of this task,
     /// [`Failure::Memory`] where its buffers do not fit.
-    fn place(&mut self, compiled: Self::Compiled) -> Result<Self::Loaded, Refusal>;
+    fn place(&mut self, compiled: &Self::Compiled) -> Result<Self::Loaded, Refusal>;
 
     /// Runs a kernel once and compares its outputs.
     ///

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Refusal};
@@ -49,7 +50,7 @@ struct Argument {
 
 /// A kernel with everything it needs.
 pub struct Loaded {
-    kernel: Kernel,
+    kernel: Arc<Kernel>,
     /// By example: addresses of the buffers, in the order of the nest's arguments, then that of its
     /// parameters, and how often it runs in what is timed.
     runs: Vec<(Vec<*mut u8>, u32)>,
@@ -74,7 +75,7 @@ pub struct Loaded {
 /// A nest and its machine code, without buffers.
 pub struct Compiled {
     nest: Nest,
-    kernel: Kernel,
+    kernel: Arc<Kernel>,
     /// Microseconds from the nest to loaded machine code.
     compile_us: u64,
 }
@@ -104,7 +105,7 @@ impl Workbench {
     /// buffers do not fit.
     pub fn load(&mut self, nest: &Nest) -> Result<Loaded, Refusal> {
         let compiled = Workbench::compile(&self.cpu, nest.clone())?;
-        self.place(compiled)
+        self.place(&compiled)
     }
 
     fn poison_outputs(&mut self) {
@@ -178,24 +179,23 @@ impl Bench for Workbench {
         let start = Instant::now();
         let kernel = Kernel::load(&nest, target).map_err(|e| Refusal::new(Failure::Compile, e))?;
         let compile_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(Compiled { nest, kernel, compile_us })
+        Ok(Compiled { nest, kernel: Arc::new(kernel), compile_us })
     }
 
-    fn place(&mut self, compiled: Compiled) -> Result<Loaded, Refusal> {
-        let Compiled { nest, kernel, compile_us } = compiled;
-        check_arguments(&self.task.workload, &nest)?;
-        let reached = self.examples.iter().map(|example| Kernel::reached(&nest, &example.values, self.cpu.cores));
+    fn place(&mut self, Compiled { nest, kernel, compile_us }: &Compiled) -> Result<Loaded, Refusal> {
+        check_arguments(&self.task.workload, nest)?;
+        let reached = self.examples.iter().map(|example| Kernel::reached(nest, &example.values, self.cpu.cores));
         let reached: Vec<_> = reached.collect::<Result<_, _>>().map_err(|e| Refusal::new(Failure::Compile, e))?;
-        let workspace = self.workspace(&nest, kernel.workspace_bytes(), &reached)?;
+        let workspace = self.workspace(nest, kernel.workspace_bytes(), &reached)?;
         let mut loaded = Loaded {
-            kernel,
+            kernel: Arc::clone(kernel),
             runs: Vec::new(),
             packed: Vec::new(),
-            constants: constants(&nest),
+            constants: constants(nest),
             copies: None,
             workspace,
             reached,
-            compile_us,
+            compile_us: *compile_us,
             warm_up: Duration::ZERO,
             error_growth: nest.error_growth,
             is_parallel: self.cpu.cores > 1 && nest.is_parallel(),
@@ -205,7 +205,7 @@ impl Bench for Workbench {
             loaded.packed.push(self.region(buffer.bytes(), &buffer.name)?);
         }
         for example in &self.examples {
-            loaded.runs.push((example.addresses(&nest, &loaded.packed), example.times));
+            loaded.runs.push((example.addresses(nest, &loaded.packed), example.times));
         }
         let Some((addresses, _)) = loaded.runs.first() else {
             return Err(Refusal::new(Failure::Compile, "nothing to run it with"));

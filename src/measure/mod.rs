@@ -23,6 +23,7 @@ mod angle;
 mod batch;
 mod bench;
 mod child;
+mod codes;
 mod cold;
 pub mod cuda;
 mod faults;

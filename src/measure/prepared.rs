@@ -1,13 +1,12 @@
 //! A task that the worker is ready for: its candidates are compiled, checked and timed here, on whatever
 //! machine it is for.
 
-use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use super::bench::Bench;
-use super::bench::Refusal;
+use super::bench::{Bench, Refusal};
+use super::codes::{Code, Codes};
 use super::memory::Region;
 use super::protocol::{Phase, Reply};
 use super::timing::Timing;
@@ -52,8 +51,9 @@ pub(super) struct Ready<B: Bench> {
     bench: B,
     /// What candidates run in turn with, and its trace.
     reference: Option<(String, B::Loaded)>,
-    /// By trace: what was compiled ahead.
-    ahead: HashMap<String, Result<B::Compiled, Refusal>>,
+    /// What was compiled, of this task by its name there.
+    codes: Codes<B::Compiled>,
+    name: Arc<str>,
 }
 
 /// Why a trace leads to no nest.
@@ -63,21 +63,34 @@ enum NoNest {
 }
 
 impl<B: Bench> Ready<B> {
-    pub(super) fn new(space: Arc<Space>, timing: Timing, task: Task, bench: B) -> Ready<B> {
-        Ready { space, timing, task, bench, reference: None, ahead: HashMap::new() }
+    pub(super) fn new(
+        (space, codes): (Arc<Space>, Codes<B::Compiled>),
+        timing: Timing,
+        task: Task,
+        bench: B,
+    ) -> Ready<B> {
+        let name = format!("{}\n{}", task.target.fingerprint(), task.workload).into();
+        Ready { space, timing, task, bench, reference: None, codes, name }
     }
 
-    /// Compiles a trace, unless that was done ahead.
-    fn compiled(&mut self, trace: &str) -> Result<Result<B::Compiled, Refusal>, NoNest> {
-        match self.ahead.remove(trace) {
-            Some(compiled) => Ok(compiled),
-            None => Ok(B::compile(self.bench.machine(), nest_of(&self.space, &self.task, trace)?)),
+    /// Compiles a trace, unless that was done before.
+    fn compiled(&self, trace: &str) -> Result<Code<B::Compiled>, NoNest> {
+        if let Some(known) = self.codes.get(&self.name, trace) {
+            return Ok(known);
         }
+        let code = Arc::new(B::compile(self.bench.machine(), nest_of(&self.space, &self.task, trace)?));
+        self.codes.insert(&self.name, trace, &code);
+        Ok(code)
+    }
+
+    /// Gives what was compiled its buffers.
+    fn placed(&mut self, code: &Code<B::Compiled>) -> Result<B::Loaded, Refusal> {
+        self.bench.place(code.as_ref().as_ref().map_err(Clone::clone)?)
     }
 
     /// Places and checks what was compiled.
-    fn checked(&mut self, compiled: Result<B::Compiled, Refusal>) -> Result<B::Loaded, Refusal> {
-        let mut loaded = self.bench.place(compiled?)?;
+    fn checked(&mut self, code: &Code<B::Compiled>) -> Result<B::Loaded, Refusal> {
+        let mut loaded = self.placed(code)?;
         match self.bench.check(&mut loaded) {
             Ok(()) => Ok(loaded),
             Err(refusal) => {
@@ -96,8 +109,8 @@ impl<B: Bench> Ready<B> {
         if let Some((_, loaded)) = self.reference.take() {
             self.bench.unload(loaded);
         }
-        if let Ok(compiled) = self.compiled(trace)
-            && let Ok(loaded) = self.checked(compiled)
+        if let Ok(code) = self.compiled(trace)
+            && let Ok(loaded) = self.checked(&code)
         {
             self.reference = Some((trace.to_string(), loaded));
         }
@@ -106,22 +119,21 @@ impl<B: Bench> Ready<B> {
 
 impl<B: Bench> Prepared for Ready<B> {
     fn compile_ahead(&mut self, traces: &[String]) {
-        self.ahead.clear();
         let (space, task, machine, next) = (&*self.space, &self.task, self.bench.machine(), AtomicUsize::new(0));
-        let compiled = Mutex::new(HashMap::new());
+        let (codes, name) = (&self.codes, &self.name);
         std::thread::scope(|scope| {
             for _ in 0..self.bench.compilers() {
                 scope.spawn(|| {
                     while let Some(trace) = traces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if let Ok(nest) = nest_of(space, task, trace) {
-                            let result = B::compile(machine, nest);
-                            compiled.lock().unwrap_or_else(PoisonError::into_inner).insert(trace.clone(), result);
+                        if codes.get(name, trace).is_none()
+                            && let Ok(nest) = nest_of(space, task, trace)
+                        {
+                            codes.insert(name, trace, &Arc::new(B::compile(machine, nest)));
                         }
                     }
                 });
             }
         });
-        self.ahead = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 
     fn measure(
@@ -135,12 +147,12 @@ impl<B: Bench> Prepared for Ready<B> {
             self.refer_to(reference);
         }
         enter(Phase::Compile)?;
-        let compiled = match self.compiled(trace) {
-            Ok(compiled) => compiled,
+        let code = match self.compiled(trace) {
+            Ok(code) => code,
             Err(NoNest::Refused(detail)) => return Ok(Reply::Refused { detail }),
             Err(NoNest::DeadEnd(reason)) => return Ok(Reply::Measured(Outcome::failed(Failure::DeadEnd, reason))),
         };
-        let mut loaded = match compiled.and_then(|compiled| self.bench.place(compiled)) {
+        let mut loaded = match self.placed(&code) {
             Ok(loaded) => loaded,
             Err(refusal) => return Ok(Reply::Measured(refusal.into())),
         };
@@ -169,7 +181,7 @@ impl<B: Bench> Prepared for Ready<B> {
             let checked = match self.compiled(trace) {
                 Err(NoNest::Refused(detail)) => return Reply::Refused { detail },
                 Err(NoNest::DeadEnd(detail)) => Err(Refusal { cause: Failure::DeadEnd, detail }),
-                Ok(compiled) => self.checked(compiled),
+                Ok(code) => self.checked(&code),
             };
             match checked {
                 Ok(loaded) => finalists.push((at, loaded)),

@@ -6,9 +6,10 @@ use std::os::fd::FromRawFd;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 
-use super::cuda::CudaBench;
+use super::codes::Codes;
+use super::cuda::{CudaBench, CudaCompiled};
 use super::faults;
-use super::gate::Workbench;
+use super::gate::{Compiled, Workbench};
 use super::memory::Region;
 use super::oracle::OracleCache;
 use super::prepared::{Prepared, Ready};
@@ -59,6 +60,9 @@ struct Session {
     /// Number of the NVIDIA GPU to measure on.
     device: usize,
     ready: Option<Box<dyn Prepared>>,
+    /// What was compiled of any task.
+    codes: Codes<Compiled>,
+    gpu_codes: Codes<CudaCompiled>,
 }
 
 impl Session {
@@ -83,6 +87,8 @@ impl Session {
             spare_bytes: usize::try_from(memory_bytes / SPARE_SHARE).unwrap_or(usize::MAX),
             device: device.unwrap_or(0),
             ready: None,
+            codes: Codes::default(),
+            gpu_codes: Codes::default(),
         })
     }
 
@@ -125,18 +131,20 @@ impl Session {
         keep_within(&mut spare, self.spare_bytes);
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         let task = Task { workload, target };
-        let (space, timing) = (Arc::clone(&self.space), self.timing.clone());
+        let timing = self.timing.clone();
         self.ready = Some(match &task.target {
             Target::Cpu(cpu) => {
                 codegen::set_threads(cpu.cores.max(1) as usize);
                 let examples = self.oracle.examples(&task.workload, seed).map_err(|e| e.to_string())?;
                 let bench = Workbench::new(task.clone(), examples).map_err(|refusal| refusal.detail)?;
-                Box::new(Ready::new(space, timing, task, bench.with_spare(spare)))
+                let kept = (Arc::clone(&self.space), self.codes.clone());
+                Box::new(Ready::new(kept, timing, task, bench.with_spare(spare)))
             }
             Target::Gpu(_) => {
                 let expected = self.oracle.expected(&task.workload, seed).map_err(|e| e.to_string())?;
                 let bench = CudaBench::new(task.clone(), self.device, expected).map_err(|refusal| refusal.detail)?;
-                Box::new(Ready::new(space, timing, task, bench))
+                let kept = (Arc::clone(&self.space), self.gpu_codes.clone());
+                Box::new(Ready::new(kept, timing, task, bench))
             }
         });
         Ok(())

@@ -267,9 +267,8 @@ impl Tasks {
             return Ok(Arc::clone(task));
         }
         let workload: crate::workload::Workload = workload.parse().map_err(|e| format!("workload: {e}"))?;
-        let found = workload.hash().to_string();
-        if found != hash {
-            return Err(format!("the workload's hash is {found}, the line says {hash}"));
+        if !workload.is_named(hash) {
+            return Err(format!("the workload's hash is {}, the line says {hash}", workload.hash()));
         }
         // by way of its text, which checks the ranges of its fields
         let target = Target::from_toml(&target.to_toml()).map_err(|e| format!("target: {e}"))?;

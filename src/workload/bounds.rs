@@ -76,10 +76,9 @@ impl StageFacts {
 
     /// The values that an index can take here; `None` where nothing is known.
     pub fn range(&self, index: &Index) -> Option<Interval> {
-        let structural = self.structural_range(index);
-        let mut best = structural;
-        for condition in &self.conditions {
-            let Some(Interval { low, high }) = condition.implied_range(index) else { continue };
+        let mut best = self.structural_range(index);
+        let implied = self.conditions.iter().filter_map(|condition| condition.implied_range(index));
+        for Interval { low, high } in implied.chain(self.range_of_parts(index)) {
             let narrowed = match best {
                 Some(known) => Interval { low: known.low.max(low), high: known.high.min(high) },
                 None => Interval { low, high },
@@ -89,6 +88,25 @@ impl StageFacts {
             }
         }
         best
+    }
+
+    /// The values of an index that holds what conditions bound, as often as may be: where rows `b + d - 3` and
+    /// columns `c + e - 3` are within an image, an address `56·(b + d - 3) + (c + e - 3)` is.
+    fn range_of_parts(&self, index: &Index) -> Option<Interval> {
+        let (mut rest, mut parts) = (index.clone(), Interval::point(0));
+        // what bounds a single axis has narrowed its range already
+        for condition in self.conditions.iter().filter(|condition| condition.index.terms().len() > 1) {
+            // offsets come from outside: a multiple of one may leave 64 bits
+            let offset = condition.index.offset();
+            let terms = condition.index.clone().plus_constant(-offset);
+            let bounds = condition.low.checked_sub(offset).zip(condition.high.saturating_sub(1).checked_sub(offset));
+            let Some((times, (low, high))) = times_within(&rest, &terms).zip(bounds) else { continue };
+            let part = Interval { low, high }.times(times);
+            let Some(sum) = part.and_then(|part| part.plus(parts)) else { continue };
+            rest = rest.minus(&terms.times(times));
+            parts = sum;
+        }
+        if rest == *index { None } else { self.structural_range(&rest)?.plus(parts) }
     }
 
     /// Whether `0 <= index < extent` is certain for an extent that is a formula of parameters.
@@ -157,6 +175,17 @@ impl StageFacts {
     }
 }
 
+/// How many times the terms of a part are among those of an index; `None` where they are not, or not all of
+/// them as often.
+fn times_within(index: &Index, part: &Index) -> Option<i64> {
+    let coefficient = |atom: &Atom| index.terms().iter().find(|(own, _)| own == atom).map(|(_, c)| *c);
+    let (first, rest) = part.terms().split_first()?;
+    let of_first = coefficient(&first.0)?;
+    let times = of_first.checked_div(first.1).filter(|times| times.checked_mul(first.1) == Some(of_first))?;
+    let is_as_often = |(atom, own): &(Atom, i64)| Some(coefficient(atom)) == Some(own.checked_mul(times));
+    rest.iter().all(is_as_often).then_some(times)
+}
+
 /// `ceil(a / b)` for a positive `b`.
 fn ceil_div(a: i64, b: i64) -> i64 {
     a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0)
@@ -183,6 +212,29 @@ mod tests {
         assert_eq!(inside.range(&a.clone().times(2).plus(&b)), Some(Interval { low: 6, high: 15 }));
         let inside = facts().and(&[Condition { index: a.clone().times(-2), low: -9, high: -2 }]);
         assert_eq!(inside.var_range(Var(0)), Interval { low: 2, high: 4 });
+    }
+
+    #[test]
+    fn conditions_on_parts_bound_the_whole() {
+        let var = |number| Index::var(Var(number));
+        let value = Expr::float(0.0);
+        let facts = StageFacts::of_stage(&Stage::map(TensorId(0), vec![56, 7, 56, 7, 4], value), &[]);
+        let sum = |a, b| var(a).plus(&var(b)).plus_constant(-3);
+        let within = |index: &Index| Condition { index: index.clone(), low: 0, high: 56 };
+        let (row, column) = (sum(0, 1), sum(2, 3));
+        let inside = facts.and(&[within(&row), within(&column)]);
+        let address = row.clone().times(56).plus(&column);
+        assert_eq!(facts.range(&address), Some(Interval { low: -171, high: 3306 }));
+        assert_eq!(inside.range(&address), Some(Interval { low: 0, high: 3135 }));
+        let of_block = var(4).times(3136).plus(&address);
+        assert_eq!(inside.range(&of_block.floor_div(3136)), Some(Interval { low: 0, high: 3 }));
+        // a condition whose offset leaves 64 bits when multiplied says nothing, and neither does a part that
+        // is not there as a whole
+        let far = Condition { index: row.clone().plus_constant(1 << 39), low: 0, high: 1 << 41 };
+        let often = row.clone().times(1 << 39).plus_constant(-1);
+        assert_eq!(facts.and(&[far]).range(&often), facts.range(&often));
+        let apart = var(0).times(56).plus(&var(1).times(55)).plus(&column);
+        assert_eq!(inside.range(&apart), Some(Interval { low: 0, high: 3080 + 330 + 55 }));
     }
 
     #[test]

@@ -27,6 +27,26 @@ impl Interval {
     pub fn point(value: i64) -> Interval {
         Interval { low: value, high: value }
     }
+
+    /// The sums of a value of each; `None` where they leave 64 bits.
+    #[must_use]
+    pub fn plus(self, other: Interval) -> Option<Interval> {
+        Some(Interval { low: self.low.checked_add(other.low)?, high: self.high.checked_add(other.high)? })
+    }
+
+    /// The values times a factor; `None` where they leave 64 bits.
+    #[must_use]
+    pub fn times(self, factor: i64) -> Option<Interval> {
+        let (a, b) = (self.low.checked_mul(factor)?, self.high.checked_mul(factor)?);
+        Some(Interval { low: a.min(b), high: a.max(b) })
+    }
+
+    /// What all values have as their quotient by a positive divisor, where that is one.
+    #[must_use]
+    pub fn quotient(self, divisor: i64) -> Option<i64> {
+        let low = self.low.div_euclid(divisor);
+        (low == self.high.div_euclid(divisor)).then_some(low)
+    }
 }
 
 /// What a sum is made of.
@@ -334,16 +354,14 @@ impl Index {
                     Interval { low: inner.low.div_euclid(*divisor), high: inner.high.div_euclid(*divisor) }
                 }
                 Atom::Modulo(inner, divisor) => match of_dividend(inner) {
-                    Some(r) if r.low.div_euclid(*divisor) == r.high.div_euclid(*divisor) => {
+                    Some(r) if r.quotient(*divisor).is_some() => {
                         Interval { low: r.low.rem_euclid(*divisor), high: r.high.rem_euclid(*divisor) }
                     }
                     _ => Interval::below(*divisor),
                 },
                 Atom::Value(expr) => of_value(expr)?,
             };
-            let (a, b) = (part.low.checked_mul(*coefficient)?, part.high.checked_mul(*coefficient)?);
-            total.low = total.low.checked_add(a.min(b))?;
-            total.high = total.high.checked_add(a.max(b))?;
+            total = total.plus(part.times(*coefficient)?)?;
         }
         Some(total)
     }

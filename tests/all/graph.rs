@@ -85,6 +85,7 @@ fn channels_last(program: &Program) -> Network {
 
 fn evaluate_network(program: &Program, network: &Network, inputs: &[TensorData]) -> Vec<TensorData> {
     network.validate().unwrap();
+    network.tasks.iter().for_each(|task| task.workload.validate().unwrap());
     let array = |data: &TensorData| Array::from_bytes(data.shape.clone(), data.dtype, &data.bytes).unwrap();
     let arrays: Vec<Array> = inputs.iter().map(array).collect();
     let named: Vec<(&str, &Array)> = program.inputs.iter().map(|(name, _)| name.as_str()).zip(&arrays).collect();

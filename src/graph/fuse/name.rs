@@ -150,6 +150,19 @@ fn reduction_name(anchor: &Stage) -> String {
     format!("{kind}_{}_over_{}", extents(&extent::spatial(anchor)), extents(&extent::reduction(anchor)))
 }
 
+/// Calls `visit` for the conditions under which tensors are loaded, where one index moves with all that they
+/// speak of.
+fn for_each_border(expr: &Expr, visit: &mut dyn FnMut(TensorId, &Index)) {
+    if let Expr::Guard { conditions, inside, .. } = expr
+        && let Expr::Load { tensor, indices } = &**inside
+    {
+        let moves = |own: &Index, with: &Index| !with.any_var(&|var| !own.mentions(var));
+        let concerns = |index: &Index| indices.iter().any(|own| moves(own, index));
+        conditions.iter().filter(|condition| concerns(&condition.index)).for_each(|c| visit(*tensor, &c.index));
+    }
+    expr.children().for_each(|child| for_each_border(child, visit));
+}
+
 /// Matrix products, convolutions and pooling, recognised by their accesses.
 fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<String> {
     let mut operands: Vec<(TensorId, Vec<Index>)> = Vec::new();
@@ -161,9 +174,12 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
         let mentions = |indices: &Vec<Index>| indices.iter().any(|index| index.mentions(Var(axis as u32)));
         operands.iter().filter(|(_, indices)| mentions(indices)).count()
     };
-    let mut windows = Vec::new();
+    let mut windows: Vec<(usize, i64, i64, Vec<usize>)> = Vec::new();
     let mut windowed = None;
-    for (tensor, indices) in &operands {
+    // an image that is read through another shape shows its rows in the conditions of its borders only
+    let mut borders = Vec::new();
+    for_each_border(&anchor.value, &mut |tensor, index| borders.push((tensor, vec![index.clone()])));
+    for (tensor, indices) in operands.iter().chain(&borders) {
         for index in indices {
             let vars: Vec<(usize, i64)> = index
                 .terms()
@@ -177,16 +193,17 @@ fn anchor_name(workload: &Workload, anchor: &Stage, nodes: &[String]) -> Option<
             let (rows, steps): (Vec<_>, Vec<_>) = vars.into_iter().partition(|(axis, _)| *axis < rank);
             if let ([(r, dilation)], Some(stride)) = (steps.as_slice(), rows.iter().map(|(_, stride)| *stride).min())
                 && rows.iter().all(|(s, _)| knows(*s) == 1)
+                && windows.iter().all(|(own, ..)| own != r)
             {
                 let rows: Vec<usize> = rows.into_iter().map(|(s, _)| s).collect();
-                windows.push((anchor.extent(*r), stride, *dilation, rows));
+                windows.push((*r, stride, *dilation, rows));
                 windowed = Some(*tensor);
             }
         }
     }
     let is_product = product_operands(&anchor.value) >= 2;
     if let (Some(tensor), false) = (windowed, windows.is_empty()) {
-        let kernel = windows.iter().map(|(k, ..)| k.to_string()).collect::<Vec<_>>().join("x");
+        let kernel = windows.iter().map(|(r, ..)| anchor.extent(*r).to_string()).collect::<Vec<_>>().join("x");
         let stride =
             windows.iter().map(|(_, s, ..)| *s).max().filter(|s| *s > 1).map_or(String::new(), |s| format!("s{s}"));
         let dilation =

@@ -205,17 +205,16 @@ impl Bench for CudaBench {
         Ok(CudaCompiled { nest, program, compile_us })
     }
 
-    fn place(&mut self, compiled: CudaCompiled) -> Result<CudaLoaded, Refusal> {
-        let CudaCompiled { nest, program, compile_us } = compiled;
-        check_arguments(&self.task.workload, &nest)?;
+    fn place(&mut self, CudaCompiled { nest, program, compile_us }: &CudaCompiled) -> Result<CudaLoaded, Refusal> {
+        check_arguments(&self.task.workload, nest)?;
         if !nest.setup.is_empty() {
             return Err(Refusal::new(Failure::Compile, "operands packed by a setup, which no device runs"));
         }
         let refused = |error: DriverError| Refusal::new(Failure::Compile, format!("the driver: {error}"));
         let start = Instant::now();
-        let module = self.context.load_module(nvrtc::Ptx::from_src(program.text)).map_err(refused)?;
+        let module = self.context.load_module(nvrtc::Ptx::from_src(&program.text)).map_err(refused)?;
         let mut functions = Vec::with_capacity(program.launches.len());
-        for launch in program.launches {
+        for launch in program.launches.iter().cloned() {
             let function = module.load_function(&launch.symbol).map_err(refused)?;
             let shared = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = i32::try_from(launch.shared_bytes).unwrap_or(i32::MAX);

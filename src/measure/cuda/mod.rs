@@ -2,7 +2,7 @@
 
 mod bench;
 
-pub(super) use bench::CudaBench;
+pub(super) use bench::{CudaBench, CudaCompiled};
 
 use std::panic::{UnwindSafe, catch_unwind};
 

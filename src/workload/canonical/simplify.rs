@@ -137,8 +137,8 @@ fn floor_div(inner: Index, divisor: i64, facts: &StageFacts) -> Index {
         return floor_div((**deeper).clone(), product, facts);
     }
     let (even, rest) = inner.split_by(divisor);
-    if within(&rest, divisor, facts) {
-        return even;
+    if let Some(quotient) = quotient(&rest, divisor, facts) {
+        return even.plus_constant(quotient);
     }
     let quotient = match common(&rest, divisor, facts) {
         Some((factor, outer, _)) => floor_div(outer, divisor / factor, facts),
@@ -158,8 +158,8 @@ fn modulo(inner: Index, divisor: i64, facts: &StageFacts) -> Index {
         return modulo((**deeper).clone(), divisor, facts);
     }
     let (_, rest) = inner.split_by(divisor);
-    if within(&rest, divisor, facts) {
-        return rest;
+    if let Some(quotient) = quotient(&rest, divisor, facts) {
+        return rest.plus_constant(-quotient * divisor);
     }
     match common(&rest, divisor, facts) {
         Some((factor, outer, small)) => modulo(outer, divisor / factor, facts).times(factor).plus(&small),
@@ -167,8 +167,9 @@ fn modulo(inner: Index, divisor: i64, facts: &StageFacts) -> Index {
     }
 }
 
-fn within(index: &Index, divisor: i64, facts: &StageFacts) -> bool {
-    facts.range(index).is_some_and(|r| r.low >= 0 && r.high < divisor)
+/// The quotient of all values of an index, where that is one.
+fn quotient(index: &Index, divisor: i64, facts: &StageFacts) -> Option<i64> {
+    facts.range(index)?.quotient(divisor)
 }
 
 /// `(g, x, r)` with `index = g · x + r`, `g` a divisor of `divisor`, and `r` in `0..g`: division and
@@ -189,6 +190,7 @@ fn common(index: &Index, divisor: i64, facts: &StageFacts) -> Option<(i64, Index
                 small = small.plus(&part.times(*coefficient));
             }
         }
-        within(&small, g, facts).then_some((g, outer, small))
+        let quotient = quotient(&small, g, facts)?;
+        Some((g, outer.plus_constant(quotient), small.plus_constant(-quotient * g)))
     })
 }

@@ -347,7 +347,7 @@ fn right_programs_pass() {
                 let machine = bench.machine().clone();
                 let checked = Workbench::compile(&machine, nest.unwrap()).and_then(|compiled| {
                     let _alone = running.lock().unwrap();
-                    let mut loaded = bench.place(compiled)?;
+                    let mut loaded = bench.place(&compiled)?;
                     let checked = bench.check(&mut loaded);
                     bench.unload(loaded);
                     checked

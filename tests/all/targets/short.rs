@@ -113,7 +113,7 @@ fn run(pair: &Pair, running: &Mutex<()>) {
     let machine = bench.machine().clone();
     let checked = Workbench::compile(&machine, pair.nest.clone()).and_then(|compiled| {
         let _alone = running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut loaded = bench.place(compiled)?;
+        let mut loaded = bench.place(&compiled)?;
         bench.check(&mut loaded)
     });
     let refusal = checked.err().map(|refusal| format!("{}: {}", refusal.cause, refusal.detail));

@@ -466,6 +466,18 @@ def write(name, net, options=None):
         (data / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
 
 
+def parts_of_images():
+    """Channels of heads become an image, whose parts have windows of their own."""
+    x, y = image(1, 3, 31, 8)
+    yield "heads_as_image", model(
+        [node("Slice", "x from to axes", "t"), node("Transpose", "t", "tt", perm=[0, 1, 3, 2]),
+         node("Reshape", "tt wanted", "i"), node("Split", "i sizes", "a b", axis=1),
+         node("Conv", "a wa", "ca", group=6, pads=[1] * 4), node("Conv", "b wb", "cb", group=18, pads=[2] * 4),
+         node("Concat", "ca cb", "y", axis=1)],
+        x, y, {"from": ints(1), "to": ints(31), "axes": ints(2), "wanted": ints(1, 24, 6, 5), "sizes": ints(6, 18),
+               "wa": floats(6, 1, 3, 3), "wb": floats(18, 1, 5, 5)})
+
+
 def main():
     shutil.rmtree(HERE / "networks", ignore_errors=True)
     (HERE / "networks").mkdir()
@@ -483,6 +495,8 @@ def main():
     as_written.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name, net in few_bits():
         write(name, net, as_written)
+    for name, net in parts_of_images():
+        write(name, net)
 
 
 if __name__ == "__main__":
