@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bench::Refusal;
 
-/// Programs that are remembered, at most: some ten of each task of a large network. The code of one takes some
-/// tens of kilobytes, and its nest about as much.
+/// Programs that are remembered, at most: some ten of each task of a large network. The code of one takes
+/// some tens of kilobytes, and its nest about as much.
 const MOST: usize = 1024;
 
 /// What became of compiling a program.

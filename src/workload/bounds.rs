@@ -90,8 +90,8 @@ impl StageFacts {
         best
     }
 
-    /// The values of an index that holds what conditions bound, as often as may be: where rows `b + d - 3` and
-    /// columns `c + e - 3` are within an image, an address `56·(b + d - 3) + (c + e - 3)` is.
+    /// The values of an index that holds what conditions bound, as often as may be: where rows `b + d - 3`
+    /// and columns `c + e - 3` are within an image, an address `56·(b + d - 3) + (c + e - 3)` is.
     fn range_of_parts(&self, index: &Index) -> Option<Interval> {
         let (mut rest, mut parts) = (index.clone(), Interval::point(0));
         // what bounds a single axis has narrowed its range already
