@@ -182,7 +182,7 @@ fn times_within(index: &Index, part: &Index) -> Option<i64> {
     let (first, rest) = part.terms().split_first()?;
     let of_first = coefficient(&first.0)?;
     let times = of_first.checked_div(first.1).filter(|times| times.checked_mul(first.1) == Some(of_first))?;
-    let is_as_often = |(atom, own): &(Atom, i64)| Some(coefficient(atom)) == Some(own.checked_mul(times));
+    let is_as_often = |(atom, own): &(Atom, i64)| coefficient(atom).is_some_and(|c| own.checked_mul(times) == Some(c));
     rest.iter().all(is_as_often).then_some(times)
 }
 
@@ -228,11 +228,14 @@ mod tests {
         assert_eq!(inside.range(&address), Some(Interval { low: 0, high: 3135 }));
         let of_block = var(4).times(3136).plus(&address);
         assert_eq!(inside.range(&of_block.floor_div(3136)), Some(Interval { low: 0, high: 3 }));
-        // a condition whose offset leaves 64 bits when multiplied says nothing, and neither does a part that
-        // is not there as a whole
+        // conditions whose offsets or coefficients leave 64 bits when multiplied say nothing, and neither does a
+        // part that is not there as a whole
         let far = Condition { index: row.clone().plus_constant(1 << 39), low: 0, high: 1 << 41 };
         let often = row.clone().times(1 << 39).plus_constant(-1);
         assert_eq!(facts.and(&[far]).range(&often), facts.range(&often));
+        let unheard_of = Condition { index: var(0).plus(&var(1).times(1 << 39)), low: 0, high: 1 };
+        let often = var(0).times(1 << 39);
+        assert_eq!(facts.and(&[unheard_of]).range_of_parts(&often), None);
         let apart = var(0).times(56).plus(&var(1).times(55)).plus(&column);
         assert_eq!(inside.range(&apart), Some(Interval { low: 0, high: 3080 + 330 + 55 }));
     }
