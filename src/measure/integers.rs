@@ -232,7 +232,7 @@ fn unproved(workload: &Workload, values: &[Values]) -> usize {
         let points = stage.reduction.iter().try_fold(1i64, |product, extent| product.checked_mul(*extent));
         let combined = match stage.combiner {
             None | Some(Combiner::Maximum | Combiner::Minimum) => value,
-            Some(Combiner::Sum) => value.zip(points).and_then(|(value, points)| times(value, points)),
+            Some(Combiner::Sum) => value.zip(points).and_then(|(value, points)| value.times(points)),
             Some(Combiner::Product) => None,
         };
         tensors[stage.output.0 as usize] = stored(combined, workload.tensor(stage.output).dtype);
@@ -285,7 +285,7 @@ impl Ranges<'_> {
                 stored(value, *dtype)
             }
             Expr::Bits(dtype, _) => stored(None, *dtype),
-            Expr::Unary(Unary::Negate, x) => times(self.of(x)?, -1),
+            Expr::Unary(Unary::Negate, x) => self.of(x)?.times(-1),
             Expr::Unary(Unary::Absolute, x) => {
                 let Interval { low, high } = self.of(x)?;
                 let largest = low.checked_abs()?.max(high.checked_abs()?);
@@ -322,7 +322,7 @@ impl Ranges<'_> {
                 Atom::Modulo(_, divisor) => Interval::below(*divisor),
                 Atom::Value(expr) => self.of(expr)?,
             };
-            total = plus(total, times(part, *coefficient)?)?;
+            total = total.plus(part.times(*coefficient)?)?;
         }
         Some(total)
     }
@@ -387,11 +387,11 @@ impl Ranges<'_> {
 fn binary(op: Binary, x: Option<Interval>, y: Option<Interval>) -> Option<Interval> {
     let divisor = y.filter(|y| y.low == y.high && y.low > 0).map(|y| y.low);
     match op {
-        Binary::Add => plus(x?, y?),
-        Binary::Subtract => plus(x?, times(y?, -1)?),
+        Binary::Add => x?.plus(y?),
+        Binary::Subtract => x?.plus(y?.times(-1)?),
         Binary::Multiply => {
             let (x, y) = (x?, y?);
-            Some(union(times(x, y.low)?, times(x, y.high)?))
+            Some(union(x.times(y.low)?, x.times(y.high)?))
         }
         Binary::Divide => {
             let (Interval { low, high }, divisor) = (x?, divisor?);
@@ -413,15 +413,6 @@ fn binary(op: Binary, x: Option<Interval>, y: Option<Interval>) -> Option<Interv
         Binary::BitAnd | Binary::ShiftRight => x.filter(|x| x.low >= 0).map(|x| Interval { low: 0, high: x.high }),
         Binary::Less | Binary::LessEqual | Binary::Equal | Binary::And | Binary::Or => Some(Interval::below(2)),
     }
-}
-
-fn plus(x: Interval, y: Interval) -> Option<Interval> {
-    Some(Interval { low: x.low.checked_add(y.low)?, high: x.high.checked_add(y.high)? })
-}
-
-fn times(x: Interval, factor: i64) -> Option<Interval> {
-    let (a, b) = (x.low.checked_mul(factor)?, x.high.checked_mul(factor)?);
-    Some(Interval { low: a.min(b), high: a.max(b) })
 }
 
 fn union(x: Interval, y: Interval) -> Interval {
