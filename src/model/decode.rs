@@ -16,7 +16,7 @@ use super::{Config, Model, ModelError, Position, Step};
 
 /// Sequences that are decoded together, on one thread, at most; and at least, where there are as many.
 /// Constants: results do not depend on the number of cores.
-pub(super) const SEQUENCES_PER_BATCH: usize = 64;
+pub(super) const SEQUENCES_PER_BATCH: usize = 32;
 pub(super) const FEWEST_PER_BATCH: usize = 16;
 
 /// A model made ready for inference: weights laid out for products by few rows, rotations tabled.

@@ -392,6 +392,16 @@ mod tests {
         let mut output = [7.0; 4];
         multiply_few(&mut output, 2, &left, 3, &right, 4);
         assert_eq!(output, [7.0, 2.5, 16.0, 7.0]);
+        // more rows than registers hold sums of, and more columns than a vector has lanes
+        let (rows, columns, depth, stride) = (6, 21, 5, 24);
+        let left: Vec<f32> = (0..rows * depth).map(|i| (i * 5 % 11) as f32 - 5.0).collect();
+        let right: Vec<f32> = (0..depth * stride).map(|i| (i * 7 % 13) as f32 - 6.0).collect();
+        let of_right = Matrix { data: &right, rows: depth, columns, row_stride: stride, column_stride: 1 };
+        let (mut expected, mut output) = (vec![1.0; rows * columns], vec![1.0; rows * columns]);
+        multiply(&mut expected, Matrix::row_major(&left, rows, depth), of_right, false);
+        multiply_few(&mut output, columns, &left, depth, &right, stride);
+        // all sums are whole numbers
+        assert_eq!(output, expected);
     }
 
     #[test]

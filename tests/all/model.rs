@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use tilescribe::model::{
-    Checkpoint, CheckpointError, Compute, Config, Decoder, Estimator, Estimators, Example, GpuVersions, Guide, Model,
-    ModelError, Network, Next, Position, SamplingOptions, Step, Trainer, TrainingOptions, Versions, Worlds,
+    Checkpoint, CheckpointError, Compute, Config, Continuing, Decoder, Estimator, Estimators, Example, GpuVersions,
+    Guide, Model, ModelError, Network, Next, Position, Prompt, Sampled, SamplingOptions, Step, Trainer,
+    TrainingOptions, Versions, Worlds,
 };
 
 fn small() -> Config {
@@ -140,6 +141,26 @@ fn samples_depend_on_the_seed_and_on_nothing_else() {
     assert!(distinct.len() > 40, "{}", distinct.len());
     assert_ne!(many, sample(80, 8));
     assert!(many.iter().all(|s| s.complete && s.choices.len() == 5 && s.log_likelihood < 0.0));
+}
+
+#[test]
+fn several_prompts_at_once_are_continued_as_each_by_itself() {
+    let decoder = Decoder::new(&model(3));
+    let prompts = [4, 9].map(|count| decoder.prompt(&positions(count, 6)).unwrap());
+    let mut guides = [50, 3].map(|count| vec![Script::new(vec![3, 1], answers(), 7); count]);
+    let options = [7, 8].map(|seed| SamplingOptions { seed, ..SamplingOptions::default() });
+    let of_each = |((prompt, guides), options): ((&Prompt, &Vec<Script>), &SamplingOptions)| {
+        decoder.sample(prompt, &mut guides.clone(), options).unwrap()
+    };
+    let apart: Vec<Vec<Sampled>> = prompts.iter().zip(&guides).zip(&options).map(of_each).collect();
+    let continuing = prompts.iter().zip(&mut guides).zip(options);
+    let continuing = continuing.map(|((prompt, guides), options)| Continuing { prompt, guides, options });
+    let together = decoder.sample_all(continuing.collect()).unwrap();
+    assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [50, 3]);
+    for (a, b) in together.iter().flatten().zip(apart.iter().flatten()) {
+        assert_eq!(a.choices, b.choices);
+        assert!((a.log_likelihood - b.log_likelihood).abs() < 1e-3);
+    }
 }
 
 #[test]
