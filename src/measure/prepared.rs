@@ -63,12 +63,7 @@ enum NoNest {
 }
 
 impl<B: Bench> Ready<B> {
-    pub(super) fn new(
-        (space, codes): (Arc<Space>, Codes<B::Compiled>),
-        timing: Timing,
-        task: Task,
-        bench: B,
-    ) -> Ready<B> {
+    pub(super) fn new(space: Arc<Space>, codes: Codes<B::Compiled>, timing: Timing, task: Task, bench: B) -> Ready<B> {
         let name = format!("{}\n{}", task.target.fingerprint(), task.workload).into();
         Ready { space, timing, task, bench, reference: None, codes, name }
     }

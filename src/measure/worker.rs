@@ -131,20 +131,18 @@ impl Session {
         keep_within(&mut spare, self.spare_bytes);
         let workload = workload.parse().map_err(|e| format!("the workload does not parse: {e}"))?;
         let task = Task { workload, target };
-        let timing = self.timing.clone();
+        let (space, timing) = (Arc::clone(&self.space), self.timing.clone());
         self.ready = Some(match &task.target {
             Target::Cpu(cpu) => {
                 codegen::set_threads(cpu.cores.max(1) as usize);
                 let examples = self.oracle.examples(&task.workload, seed).map_err(|e| e.to_string())?;
                 let bench = Workbench::new(task.clone(), examples).map_err(|refusal| refusal.detail)?;
-                let kept = (Arc::clone(&self.space), self.codes.clone());
-                Box::new(Ready::new(kept, timing, task, bench.with_spare(spare)))
+                Box::new(Ready::new(space, self.codes.clone(), timing, task, bench.with_spare(spare)))
             }
             Target::Gpu(_) => {
                 let expected = self.oracle.expected(&task.workload, seed).map_err(|e| e.to_string())?;
                 let bench = CudaBench::new(task.clone(), self.device, expected).map_err(|refusal| refusal.detail)?;
-                let kept = (Arc::clone(&self.space), self.gpu_codes.clone());
-                Box::new(Ready::new(kept, timing, task, bench))
+                Box::new(Ready::new(space, self.gpu_codes.clone(), timing, task, bench))
             }
         });
         Ok(())
