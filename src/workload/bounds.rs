@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(inside.range(&address), Some(Interval { low: 0, high: 3135 }));
         let of_block = var(4).times(3136).plus(&address);
         assert_eq!(inside.range(&of_block.floor_div(3136)), Some(Interval { low: 0, high: 3 }));
-        // conditions whose offsets or coefficients leave 64 bits when multiplied say nothing, and neither does a
-        // part that is not there as a whole
+        // conditions whose offsets or coefficients leave 64 bits when multiplied say nothing, and neither
+        // does a part that is not there as a whole
         let far = Condition { index: row.clone().plus_constant(1 << 39), low: 0, high: 1 << 41 };
         let often = row.clone().times(1 << 39).plus_constant(-1);
         assert_eq!(facts.and(&[far]).range(&often), facts.range(&often));
