@@ -5,29 +5,10 @@ use super::math::{literal, load, var, vars, within};
 use super::operator::{Operator, Problem, normal_axes, normal_axis};
 use super::reshape::{self, reshape_to};
 use super::slice;
-use crate::workload::{DType, Expr, Index, TensorId};
+use crate::workload::{Expr, Index, TensorId};
 
-/// `Identity`, and `Dropout` where it drops nothing.
-pub fn identity(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let input = op.input(0)?;
-    if op.kind != "Dropout" {
-        return Ok(vec![input]);
-    }
-    if let Some(training) = op.optional(2) {
-        let trains = builder.integers(training).ok_or(Problem::NotConstant(2))? != [0];
-        let ratio = op.optional(1).map_or(Some(0.5), |ratio| builder.scalar(ratio));
-        if trains && ratio != Some(0.0) {
-            return Err(Problem::Unsupported("dropping elements at random, as in training,".to_string()));
-        }
-    }
-    if !op.wants_output(1) {
-        return Ok(vec![input]);
-    }
-    // the mask keeps everything; before opset 10 it had the type of the data
-    let extents = builder.extents(input);
-    let dtype = if op.opset < 10 { builder.dtype(input) } else { DType::Bool };
-    let mask = builder.map_over(&extents, dtype, literal(dtype, 1.0))?;
-    Ok(vec![input, mask])
+pub fn identity(_: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    Ok(vec![op.input(0)?])
 }
 
 pub fn reshape(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {

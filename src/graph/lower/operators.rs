@@ -68,7 +68,7 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "BitwiseNot" => open(bits::complement),
         "BitCast" => open(bits::reinterpret).of_all_types(),
 
-        "Identity" | "Dropout" => open(layout::identity).of_all_types(),
+        "Identity" => open(layout::identity).of_all_types(),
         "Reshape" => open(layout::reshape).of_all_types(),
         "Flatten" => open(layout::flatten).of_all_types(),
         "Squeeze" => open(layout::squeeze).of_all_types(),
@@ -130,6 +130,8 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "RandomUniform" | "RandomNormal" => open(random::random),
         "RandomUniformLike" | "RandomNormalLike" => open(random::random).of_all_types(),
         "Bernoulli" => open(random::bernoulli).of_all_types(),
+        "Multinomial" => open(random::multinomial).of_all_types(),
+        "Dropout" => open(random::dropout).of_all_types(),
 
         "QuantizeLinear" => open(quantization::quantize).of_all_types(),
         "DequantizeLinear" => open(quantization::dequantize).of_all_types(),

@@ -14,8 +14,11 @@
 //! 0.003), and neighbours are not correlated. A float takes the upper 24 of its 32 bits.
 
 use super::builder::{Builder, flat_index};
-use super::math::{add, cast, float, less, load, log, multiply, sqrt, var, vars};
-use super::operator::{Operator, Problem};
+use super::contrib::call;
+use super::math::{
+    add, and, cast, divide, float, less, literal, load, log, maximum, multiply, not, sqrt, subtract, var, vars,
+};
+use super::operator::{Attribute, Operator, Problem};
 use crate::workload::{Binary, DType, Expr, Index, TensorId, Unary};
 
 /// Odd, below 2^40, as literals have to be.
@@ -68,6 +71,75 @@ pub fn bernoulli(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     Ok(vec![builder.map_over(&extents, dtype, value)?])
 }
 
+/// `Multinomial`: classes by logarithms of their probabilities, but for a common factor. The class is the one
+/// with the greatest `x - ln e`, where `e` is a number of the exponential distribution for each of them
+/// (Gumbel, 1954).
+pub fn multinomial(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (extents, from) = (builder.extents(input), builder.dtype(input));
+    let [batch, classes] = &extents[..] else {
+        return Err(Problem::Shape(format!("{:?} has not two dimensions", builder.shape(input))));
+    };
+    let samples = op.int("sample_size", 1)?;
+    if !from.is_float() || samples < 1 {
+        return Err(match samples {
+            1.. => Problem::Type { input: 0, dtype: from },
+            _ => Problem::AttributeValue { name: "sample_size", value: samples.to_string() },
+        });
+    }
+    let dtype = type_of_result(op, DType::I32)?;
+    let extents = [batch.clone(), Index::constant(samples), classes.clone()];
+    let seed = seed(builder, op)?;
+    let exponential = multiply(float(-1.0), log(positive(&place(&extents), seed)));
+    let exponential = maximum(exponential, float(2f64.powi(-25)));
+    let logarithm = cast(from, DType::F32, load(input, vec![var(0), var(2)]));
+    let noisy = builder.map_over(&extents, DType::F32, subtract(logarithm, log(exponential)))?;
+    let attributes = [("axis", Attribute::Int(2)), ("keepdims", Attribute::Int(0))];
+    let class = call(builder, op, "ArgMax", &[Some(noisy)], &attributes)?;
+    let value = cast(DType::I64, dtype, load(class, vars(0, 2)));
+    Ok(vec![builder.map_over(&extents[..2], dtype, value)?])
+}
+
+/// `Dropout`: in training, elements are 0 with a probability, and the others are greater by as much as keeps
+/// the mean. Whether it is training may be computed.
+pub fn dropout(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let input = op.input(0)?;
+    let (extents, dtype) = (builder.extents(input), builder.dtype(input));
+    // before opset 10 the mask had the type of the data
+    let of_mask = if op.opset < 10 { dtype } else { DType::Bool };
+    let ratio = op.optional(1);
+    let training = op.optional(2);
+    let is_off = |training: TensorId| builder.integers(training).as_deref() == Some(&[0]);
+    if training.is_none_or(is_off) || ratio.is_some_and(|ratio| builder.scalar(ratio) == Some(0.0)) {
+        let mask = op.wants_output(1).then(|| builder.map_over(&extents, of_mask, literal(of_mask, 1.0)));
+        return Ok([Some(input), mask.transpose()?].into_iter().flatten().collect());
+    }
+    if !dtype.is_float() {
+        return Err(Problem::Type { input: 0, dtype });
+    }
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let single = |operand: Option<TensorId>, to: DType, default: Expr| match operand {
+        Some(tensor) if builder.shape(tensor).iter().product::<i64>() == 1 => {
+            let zeros = vec![Index::constant(0); builder.rank(tensor)];
+            Ok(cast(builder.dtype(tensor), to, load(tensor, zeros)))
+        }
+        Some(tensor) => Err(Problem::Shape(format!("{:?} is no single value", builder.shape(tensor)))),
+        None => Ok(default),
+    };
+    let ratio = single(ratio, wide, literal(wide, 0.5))?;
+    let trains = single(training, DType::Bool, literal(DType::Bool, 0.0))?;
+    let seed = seed(builder, op)?;
+    let is_dropped = less(cast(DType::F32, wide, uniform(&place(&extents), seed, 0)), ratio.clone());
+    let keeps = not(and(trains.clone(), is_dropped));
+    let mask = builder.map_over(&extents, of_mask, cast(DType::Bool, of_mask, keeps.clone()))?;
+    let x = cast(dtype, wide, load(input, vars(0, extents.len())));
+    let one = || literal(wide, 1.0);
+    let larger = divide(x.clone(), subtract(one(), ratio));
+    let kept = Expr::select(trains, larger, x);
+    let value = cast(wide, dtype, Expr::select(keeps, kept, literal(wide, 0.0)));
+    Ok(vec![builder.map_over(&extents, dtype, value)?, mask])
+}
+
 fn type_of_result(op: &Operator, default: DType) -> Result<DType, Problem> {
     match op.optional_int("dtype")? {
         None => Ok(default),
@@ -80,9 +152,11 @@ fn type_of_result(op: &Operator, default: DType) -> Result<DType, Problem> {
 /// The attribute's bits, or the operator's number behind all of those.
 fn seed(builder: &mut Builder, op: &Operator) -> Result<u64, Problem> {
     let number = builder.next_random();
-    Ok(match op.has("seed") {
-        true => u64::from((op.float("seed", 0.0)? as f32).to_bits()),
-        false => (1 << 32) + number,
+    // those that only draw have a float for a seed, `Dropout` has an integer
+    Ok(match op.attributes.get("seed") {
+        Some(Attribute::Int(seed)) => seed.cast_unsigned(),
+        Some(_) => u64::from((op.float("seed", 0.0)? as f32).to_bits()),
+        None => (1 << 32) + number,
     })
 }
 
@@ -130,11 +204,15 @@ fn uniform(place: &Expr, seed: u64, stream: u64) -> Expr {
     multiply(whole(place, seed, stream), float(2f64.powi(-24)))
 }
 
+/// f32 in `0..=1`, but never 0.
+fn positive(place: &Expr, seed: u64) -> Expr {
+    multiply(add(whole(place, seed, 0), float(1.0)), float(2f64.powi(-24)))
+}
+
 /// `√(-2 ln u) · sin 2πv` of two uniform numbers, the first of which is never 0. (Box and Muller, "A note on
 /// the generation of random normal deviates", 1958)
 fn normal(place: &Expr, seed: u64) -> Expr {
-    let positive = multiply(add(whole(place, seed, 0), float(1.0)), float(2f64.powi(-24)));
-    let radius = sqrt(multiply(float(-2.0), log(positive)));
+    let radius = sqrt(multiply(float(-2.0), log(positive(place, seed))));
     let angle = multiply(uniform(place, seed, 1), float(std::f64::consts::TAU));
     multiply(radius, Expr::unary(Unary::Sin, angle))
 }
@@ -143,9 +221,12 @@ fn normal(place: &Expr, seed: u64) -> Expr {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{bernoulli, random};
+    use super::{bernoulli, dropout, multinomial, random};
     use crate::graph::TensorData;
-    use crate::graph::lower::{Attribute, Builder, Operand, Operator};
+    use crate::graph::lower::{Attribute, Builder, Operand, Operator, Problem};
+    use crate::workload::TensorId;
+
+    type Lowered = Result<Vec<TensorId>, Problem>;
 
     fn operator(kind: &str, attributes: &[(&str, Attribute)]) -> Operator {
         let attributes = attributes.iter().map(|(name, value)| (name.to_string(), value.clone()));
@@ -205,5 +286,42 @@ mod tests {
         let share = |first: usize| drawn.iter().skip(first).step_by(4).sum::<f64>() / 10_000.0;
         assert_eq!((share(0), share(2)), (0.0, 1.0));
         assert!((share(1) - 0.3).abs() < 0.02 && (share(3) - 0.3).abs() < 0.02, "{}", share(1));
+    }
+
+    /// What an operator gives for inputs that are known.
+    fn results(rule: fn(&mut Builder, &Operator) -> Lowered, op: Operator, inputs: &[TensorData]) -> Vec<Vec<f64>> {
+        let mut builder = Builder::new(u64::MAX);
+        let inputs = inputs.iter().map(|data| builder.constant(data.clone()));
+        let inputs = inputs.map(|tensor| Some(Operand { tensor, only_reader: true })).collect();
+        let outputs = rule(&mut builder, &Operator { inputs, ..op }).unwrap();
+        outputs.into_iter().map(|tensor| builder.data(tensor).unwrap().to_f64()).collect()
+    }
+
+    #[test]
+    fn what_is_not_dropped_makes_up_for_what_is() {
+        let x = TensorData::from_f32(vec![40_000], &vec![3.0; 40_000]);
+        let ratio = TensorData::from_f32(vec![], &[0.25]);
+        let given = |training: bool| [x.clone(), ratio.clone(), TensorData::from_bool(vec![], &[training])];
+        let op = || Operator { outputs: vec![true, true], ..operator("Dropout", &[("seed", Attribute::Int(7))]) };
+        let trained = results(dropout, op(), &given(true));
+        let dropped = trained[0].iter().filter(|value| **value == 0.0).count() as f64 / 40_000.0;
+        assert!((dropped - 0.25).abs() < 0.01, "{dropped}");
+        let fits = |(value, kept): (&f64, &f64)| *value == if *kept == 1.0 { 4.0 } else { 0.0 };
+        assert!(trained[0].iter().zip(&trained[1]).all(fits));
+        let used = results(dropout, op(), &given(false));
+        assert!(used[0].iter().all(|value| *value == 3.0) && used[1].iter().all(|kept| *kept == 1.0));
+    }
+
+    #[test]
+    fn classes_are_drawn_by_their_probabilities() {
+        let logarithms: Vec<f32> = [0.5f32, 0.0, 1.5, 2.0].iter().map(|share| share.ln()).collect();
+        let x = TensorData::from_f32(vec![1, 4], &logarithms);
+        let op = operator("Multinomial", &[("sample_size", Attribute::Int(40_000))]);
+        let drawn = &results(multinomial, op, &[x])[0];
+        let share = |class: f64| drawn.iter().filter(|value| **value == class).count() as f64 / 40_000.0;
+        let shares = [0.0, 1.0, 2.0, 3.0].map(share);
+        for (found, wanted) in shares.iter().zip([0.125, 0.0, 0.375, 0.5]) {
+            assert!((found - wanted).abs() < 0.01, "{shares:?}");
+        }
     }
 }
