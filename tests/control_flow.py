@@ -329,9 +329,33 @@ def computed(random):
     return Case(nodes, {"x": x, "number": number, "limit": np.array(limit)}, ["twice", "rest", "product", "both", "best", "places", "looped", "shifted"], constants, open={"x": ["n", 3]})
 
 
+def endless(random):
+    """A loop without a number of iterations, with the greatest of all, or with one that it does not come to, that a condition ends: one that
+    depends on data, or only counts. It collects where it has a bound; perhaps it never begins."""
+    counts, reads_number = random.random() < 0.5, random.random() < 0.5
+    trips = random.choice([None, 2 ** 63 - 1, 3000])
+    collects = bool(counts or trips == 3000)
+    state = np.abs(random.standard_normal((2, 3))).astype(np.float32) + np.float32(0.1)
+    shape = [2, 3]
+    inner = [helper.make_node("Mul", ["s", "less"], ["u"]), helper.make_node("Add", ["n", "one"], ["m"]), helper.make_node("ReduceSum", ["u"], ["total"], keepdims=0)]
+    inner.append(helper.make_node("Less", ["m", "most"], ["on"]) if counts else helper.make_node("Greater", ["total", "limit"], ["on"]))
+    inner += [helper.make_node("Cast", ["i" if reads_number else "n"], ["f"], to=TensorProto.FLOAT), helper.make_node("Cos", ["f"], ["k"]),
+              helper.make_node("Mul", ["k", "small"], ["d"]), helper.make_node("Add", ["u", "d"], ["t"])]
+    body = helper.make_graph(inner, "body", [typed("i", TensorProto.INT64, []), typed("go", TensorProto.BOOL, []), typed("s", TensorProto.FLOAT, shape), typed("n", TensorProto.INT64, [])],
+                             [typed("on", TensorProto.BOOL, []), typed("t", TensorProto.FLOAT, shape), typed("m", TensorProto.INT64, [])]
+                             + ([typed("u", TensorProto.FLOAT, shape)] if collects else []))
+    start = "" if counts else random.choice(["", "start"])
+    outputs = ["last", "count"] + (["all"] if collects else [])
+    nodes = [helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0), helper.make_node("Greater", ["sum", "limit"], ["start"]),
+             helper.make_node("Loop", ["trips" if trips else "", start, "x", "zero"], outputs, body=body), helper.make_node("Neg", ["last"], ["r"])]
+    constants = {"trips": np.int64(trips or 0), "less": np.float32(random.choice([0.93, 0.97])), "limit": np.float32(random.choice([0.4, 2.5])), "zero": np.int64(0),
+                 "one": np.int64(1), "small": np.float32(0.01), "most": np.int64(random.choice([1, 2, 7, 3001]))}
+    return Case(nodes, {"x": state}, ["r", "count"] + outputs[2:], constants)
+
+
 KINDS = {"lstm": lambda r: recurrent("LSTM", r), "gru": lambda r: recurrent("GRU", r), "rnn": lambda r: recurrent("RNN", r), "if": branch, "loop": loop, "while": until,
          "scan": scan, "top_k": top_k, "scatter": scatter, "function": function, "inside": inside,
-         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes, "computed": computed}
+         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes, "computed": computed, "endless": endless}
 
 
 def network(kind, seed, number):

@@ -212,10 +212,8 @@ impl Weights {
 
     /// By region, what its condition is bound to, and the entry of that.
     fn of_conditions<'n>(&mut self, network: &'n Network) -> Vec<Option<(&'n Binding, Option<usize>)>> {
-        let of_region = |region: &'n Region| match &region.kind {
-            RegionKind::If { condition, .. } => Some((condition, self.raw(network, condition.buffer))),
-            RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
-        };
+        let of_region =
+            |region: &'n Region| region.condition().map(|condition| (condition, self.raw(network, condition.buffer)));
         network.regions.iter().map(of_region).collect()
     }
 
@@ -307,8 +305,9 @@ pub(super) fn living(network: &Network) -> Vec<Living> {
         match &region.kind {
             RegionKind::Nearest { .. } => {}
             RegionKind::If { condition, .. } => mention(condition.buffer, region.calls.start, region.calls.start),
-            RegionKind::Repeat { .. } => {
+            RegionKind::Repeat { going, .. } => {
                 let last = region.calls.end - 1;
+                going.iter().for_each(|going| mention(going.buffer, region.calls.start, last));
                 outliving(network, region).into_iter().for_each(|buffer| mention(buffer, region.calls.start, last));
             }
         }
@@ -334,10 +333,7 @@ fn live_in_strands(network: &Network, block: &mut Block) {
 /// The buffers of a repetition that live longer than an iteration: those that are used outside of it, and
 /// those of which iterations use different parts.
 fn outliving(network: &Network, region: &Region) -> BTreeSet<usize> {
-    let conditions = network.regions.iter().filter_map(|region| match &region.kind {
-        RegionKind::If { condition, .. } => Some((region.calls.start, condition)),
-        RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
-    });
+    let conditions = network.regions.iter().filter_map(|region| Some((region.calls.start, region.condition()?)));
     let bindings = network.calls.iter().enumerate().flat_map(|(at, call)| call.arguments.iter().map(move |b| (at, b)));
     let (mut inside, mut outside, mut found) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (at, binding) in bindings.chain(conditions) {

@@ -102,7 +102,7 @@ fn range(network: &Network, formula: &Index) -> Option<Interval> {
 /// How often the calls of a region run: the formula, and the range; 0 under a condition.
 fn count(region: &Region) -> (Index, Parameter) {
     match &region.kind {
-        RegionKind::Repeat { count, formula } => {
+        RegionKind::Repeat { count, formula, .. } => {
             let formula = formula.clone().unwrap_or(Index::constant(*count));
             (formula, Parameter { low: 1, high: *count })
         }
@@ -158,10 +158,8 @@ pub(super) fn shifts(network: &Network, arguments: &[Vec<Argument>], conditions:
         bound.for_each(|(at, (binding, argument))| note(first + at, binding, argument));
         first += own.len();
     }
-    let conditions = network.regions.iter().zip(conditions).filter_map(|(region, argument)| match &region.kind {
-        RegionKind::If { condition, .. } => Some((condition, argument.as_ref()?)),
-        RegionKind::Repeat { .. } | RegionKind::Nearest { .. } => None,
-    });
+    let conditions = network.regions.iter().zip(conditions);
+    let conditions = conditions.filter_map(|(region, argument)| Some((region.condition()?, argument.as_ref()?)));
     conditions.enumerate().for_each(|(at, (binding, argument))| note(first + at, binding, argument));
     found
 }

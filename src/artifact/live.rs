@@ -65,16 +65,13 @@ impl Check<'_> {
             let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
             match &region.kind {
                 RegionKind::If { condition, .. } => {
-                    if let Some(bytes) = self.bytes(condition, 1, 1, iteration, iterations)
-                        && !self.owners.holds(condition.buffer, &bytes)
-                    {
-                        return wrong(at, condition.buffer, "has given away what is still to be read of");
-                    }
+                    self.condition(at, condition, iteration, iterations)?;
                     self.calls(region.calls.clone(), &rest[..inner], iteration, iterations)?;
                 }
                 RegionKind::Nearest { .. } => self.calls(region.calls.clone(), &[], iteration, iterations)?,
-                RegionKind::Repeat { count, .. } => {
+                RegionKind::Repeat { count, going, .. } => {
                     for iteration in 0..(*count).min(ITERATIONS) {
+                        going.iter().try_for_each(|going| self.condition(at, going, iteration, *count))?;
                         self.calls(region.calls.clone(), &rest[..inner], iteration, *count)?;
                     }
                 }
@@ -82,6 +79,16 @@ impl Check<'_> {
             (at, regions) = (region.calls.end, &rest[inner..]);
         }
         Ok(())
+    }
+
+    /// Whether the condition before a call is still there.
+    fn condition(&self, at: usize, condition: &Binding, iteration: i64, iterations: i64) -> Result<(), ArtifactError> {
+        match self.bytes(condition, 1, 1, iteration, iterations) {
+            Some(bytes) if !self.owners.holds(condition.buffer, &bytes) => {
+                wrong(at, condition.buffer, "has given away what is still to be read of")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where an argument lies in the arena, if it does. What does not come back where it was counts as a

@@ -163,7 +163,7 @@ impl Run<'_> {
     }
 
     fn repeat(&mut self, repeat: &Repeat) -> Result<(), EvaluateError> {
-        let Repeat { count, states, scanned, collected, body, node, .. } = repeat;
+        let Repeat { count, going, states, scanned, collected, body, node, .. } = repeat;
         let mut kept: BTreeSet<TensorId> = states.iter().map(|state| state.next).collect();
         kept.extend(collected.iter().map(|collected| collected.part));
         let mut wholes: Vec<Vec<Bytes>> = vec![Vec::new(); collected.len()];
@@ -171,6 +171,11 @@ impl Run<'_> {
             self.hand_on(state.initial, state.current, node)?;
         }
         for iteration in 0..*count {
+            if let Some(state) = going
+                && self.find(states[*state].current, node)?.bytes.first() == Some(&0)
+            {
+                break;
+            }
             for Scanned { whole, part, reversed } in scanned {
                 let place = if *reversed { count - 1 - iteration } else { iteration };
                 let shape = self.program.tensor(*part).shape.clone();

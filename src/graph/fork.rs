@@ -309,7 +309,7 @@ fn unit(network: &Network, calls: Range<usize>, same: &HashMap<usize, usize>, co
     let mut touches: Vec<Touch> =
         network.calls[calls.clone()].iter().flat_map(|call| touches(network, call, moves)).collect();
     for region in regions() {
-        if let RegionKind::If { condition, .. } = &region.kind {
+        if let Some(condition) = region.condition() {
             touches.push(Touch { is_written: false, is_part: false, ..whole(network, condition.buffer) });
         }
     }
@@ -318,7 +318,8 @@ fn unit(network: &Network, calls: Range<usize>, same: &HashMap<usize, usize>, co
             *touch = Touch { is_written: touch.is_written, ..whole(network, *buffer) };
         }
     }
-    let of_call = |call: usize| network.calls[call].task().map_or(0.0, cost) * network.iterations_of(call) as f64;
+    let of_call =
+        |call: usize| network.calls[call].task().map_or(0.0, cost) * network.expected_iterations_of(call) as f64;
     let is_alone = network.calls[calls.clone()].iter().any(|call| call.count.is_some());
     Unit { cost: calls.clone().map(of_call).sum(), calls, touches, is_alone }
 }

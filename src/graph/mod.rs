@@ -290,6 +290,10 @@ impl Motion {
     }
 }
 
+/// Iterations that a repetition is taken to have which a computed condition ends: nothing tells before it
+/// runs.
+const UNTIL_CONDITION_ENDS: i64 = 64;
+
 /// Calls that belong together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
@@ -301,15 +305,38 @@ pub struct Region {
 impl Region {
     /// Whether only a run says how often its calls run.
     pub fn is_open(&self) -> bool {
-        matches!(self.kind, RegionKind::Repeat { formula: Some(_), .. })
+        match &self.kind {
+            RegionKind::Repeat { formula, going, .. } => formula.is_some() || going.is_some(),
+            RegionKind::If { .. } | RegionKind::Nearest { .. } => false,
+        }
+    }
+
+    /// The Boolean that decides whether its calls run.
+    pub fn condition(&self) -> Option<&Binding> {
+        match &self.kind {
+            RegionKind::Repeat { going, .. } => going.as_ref(),
+            RegionKind::If { condition, .. } => Some(condition),
+            RegionKind::Nearest { .. } => None,
+        }
+    }
+
+    /// How often its calls are taken to run where the extents are the greatest.
+    pub fn expected_iterations(&self) -> i64 {
+        match &self.kind {
+            RegionKind::Repeat { count, going: Some(_), .. } => (*count).min(UNTIL_CONDITION_ENDS),
+            RegionKind::Repeat { count, .. } => *count,
+            RegionKind::If { .. } | RegionKind::Nearest { .. } => 1,
+        }
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegionKind {
     /// They run so often, at least once; `count` is what it is at most where `formula` says how often they do
-    /// when the network runs. No repetition is inside of another one.
-    Repeat { count: i64, formula: Option<Index> },
+    /// when the network runs. Once the Boolean `going` is false before an iteration, the others change
+    /// nothing, but for the half of their memory that states are in: two at a time are left out. No
+    /// repetition is inside of another one.
+    Repeat { count: i64, formula: Option<Index>, going: Option<Binding> },
     /// They run if the Boolean is what is wanted. The other branch, if there is one, follows at once.
     If { condition: Binding, wanted: bool },
     /// One of the calls runs, all of which compute the same: that whose point their parameters are nearest

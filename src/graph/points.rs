@@ -132,13 +132,12 @@ impl Network {
         if points.is_empty() || !self.regions.iter().any(Region::is_open) {
             return;
         }
-        let iterations = |region: &Region| match &region.kind {
-            RegionKind::If { .. } | RegionKind::Nearest { .. } => 1.0,
-            RegionKind::Repeat { count, formula } => {
-                let at = |values: &Vec<i64>| formula.as_ref().and_then(|formula| symbol::at(formula, values));
-                let logarithms = points.iter().map(|values| (at(values).unwrap_or(*count).max(1) as f64).ln());
-                (logarithms.sum::<f64>() / points.len() as f64).exp()
-            }
+        let iterations = |region: &Region| {
+            let most = region.expected_iterations();
+            let RegionKind::Repeat { formula: Some(formula), .. } = &region.kind else { return most as f64 };
+            let at = |values: &Vec<i64>| symbol::at(formula, values).unwrap_or(most).clamp(1, most);
+            let logarithms = points.iter().map(|values| (at(values) as f64).ln());
+            (logarithms.sum::<f64>() / points.len() as f64).exp()
         };
         let mut weights = vec![0.0; self.tasks.len()];
         for (number, call) in self.calls.iter().enumerate() {

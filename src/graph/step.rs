@@ -70,6 +70,9 @@ pub struct Repeat {
     pub count: i64,
     /// What it is when the network runs, where that may be less: a formula of the program's symbols.
     pub formula: Option<Index>,
+    /// The number of a state, a Boolean of one element: once it is false before an iteration, iterations hand
+    /// on what they find, and need not run.
+    pub going: Option<usize>,
     pub states: Vec<State>,
     pub scanned: Vec<Scanned>,
     pub collected: Vec<Collected>,

@@ -111,7 +111,7 @@ impl Program {
     }
 
     fn validate_repeat(&self, repeat: &Repeat, written: &mut Written) -> Result<(), ProgramError> {
-        let Repeat { count, formula, states, scanned, collected, body, node } = repeat;
+        let Repeat { count, formula, going, states, scanned, collected, body, node } = repeat;
         let is_element = |part: TensorId, whole: TensorId| {
             let (Some(part), Some(whole)) = (self.tensors.get(part.0 as usize), self.tensors.get(whole.0 as usize))
             else {
@@ -127,8 +127,14 @@ impl Program {
         let runs = |formula: &Index| {
             symbol::range(formula, &symbols).is_some_and(|range| range.low >= 1 && range.high <= *count)
         };
+        // what is collected would lack elements where iterations are left out
+        let is_condition = |state: &usize| {
+            let current = states.get(*state).and_then(|state| self.tensors.get(state.current.0 as usize));
+            current.is_some_and(|held| held.dtype == DType::Bool && held.elements() == 1) && collected.is_empty()
+        };
         let fits = *count >= 1
             && formula.as_ref().is_none_or(runs)
+            && going.as_ref().is_none_or(is_condition)
             && states.iter().all(|s| self.are_alike(&[s.initial, s.current, s.next], &[s.last, s.last, s.last]))
             && scanned.iter().all(|s| is_element(s.part, s.whole))
             && collected.iter().all(|c| is_element(c.part, c.whole));

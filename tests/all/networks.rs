@@ -683,11 +683,11 @@ fn damaged_regions_are_refused() {
     assert!(matches!(damaged(&|n| n.regions[1].calls.end = n.regions[1].calls.start), NetworkError::Region { .. }));
     assert!(matches!(damaged(&|n| n.regions.swap(0, 2)), NetworkError::Region { .. }));
     assert!(matches!(
-        damaged(&|n| n.regions[0].kind = RegionKind::Repeat { count: 0, formula: None }),
+        damaged(&|n| n.regions[0].kind = RegionKind::Repeat { count: 0, formula: None, going: None }),
         NetworkError::Region { .. }
     ));
     assert!(matches!(
-        damaged(&|n| n.regions[1].kind = RegionKind::Repeat { count: 2, formula: None }),
+        damaged(&|n| n.regions[1].kind = RegionKind::Repeat { count: 2, formula: None, going: None }),
         NetworkError::Region { .. }
     ));
 }

@@ -96,6 +96,12 @@ static void run_call(const struct strand *strand, const struct call *call, uint6
     tilescribe_put_event(started, TILESCRIBE_CALL);
 }
 
+static int holds(const struct strand *strand, const struct region *region, uint64_t iteration)
+{
+    const unsigned char *condition = address_in(strand->model, region->condition, iteration);
+    return *condition != 0;
+}
+
 /* How often the calls of a repetition run in this run. */
 static uint64_t count_of(const struct model *model, const struct region *region)
 {
@@ -120,12 +126,14 @@ static void run_calls(const struct strand *strand, uint64_t at, uint64_t end, co
             run_call(strand, &tilescribe_network.call[own->first + chosen], iteration);
         } else if (own->count != 0) {
             uint64_t count = count_of(model, own);
-            for (uint64_t i = 0; i < count; i++)
+            for (uint64_t i = 0; i < count; i++) {
+                /* states are in the half of their memory that they were in two iterations before */
+                if (own->ends && (count - i) % 2 == 0 && !holds(strand, own, i))
+                    break;
                 run_calls(strand, own->first, own->end, inner, region, i);
-        } else {
-            const unsigned char *condition = address_in(model, own->condition, iteration);
-            if ((*condition != 0) == own->wanted)
-                run_calls(strand, own->first, own->end, inner, region, iteration);
+            }
+        } else if ((uint64_t)holds(strand, own, iteration) == own->wanted) {
+            run_calls(strand, own->first, own->end, inner, region, iteration);
         }
         at = own->end;
     }

@@ -60,9 +60,10 @@ struct call {
 struct region {
     uint64_t first, end; /* calls */
     uint64_t count; /* of iterations, at most; 0: a condition or a choice */
-    uint64_t condition; /* the argument that holds it */
+    uint64_t condition; /* the argument that holds it, if there is one */
     uint64_t wanted; /* the value at which the calls run */
     uint64_t is_choice; /* whether one of the calls runs, and only that */
+    uint64_t ends; /* whether the iterations that are left are without effect once the condition is false */
 };
 
 /* Calls, of which some may run at the same time. */

@@ -308,17 +308,17 @@ fn calls(text: &mut String, tables: &Tables<'_>) {
         put(text, format_args!("\t.long {space}, {index}\n\t.quad {offset}, {step}, {period}, {phase}"));
     }
     put(text, format_args!(".Lregions:"));
-    for (Region { calls, kind }, _) in tables.regions {
-        let (count, condition, wanted, is_choice) = match kind {
-            RegionKind::Repeat { count, .. } => (*count, 0, 0, 0),
-            RegionKind::Nearest { .. } => (0, 0, 0, 1),
-            RegionKind::If { wanted, .. } => {
-                first += 1;
-                (0, first - 1, i32::from(*wanted), 0)
-            }
+    for (Region { calls, kind }, condition) in tables.regions {
+        let (count, wanted, is_choice) = match kind {
+            RegionKind::Repeat { count, .. } => (*count, false, false),
+            RegionKind::Nearest { .. } => (0, false, true),
+            RegionKind::If { wanted, .. } => (0, *wanted, false),
         };
+        let ends = matches!(kind, RegionKind::Repeat { going: Some(_), .. });
         let (start, end) = (calls.start, calls.end);
-        put(text, format_args!("\t.quad {start}, {end}, {count}, {condition}, {wanted}, {is_choice}"));
+        let [wanted, is_choice, ends] = [wanted, is_choice, ends].map(i32::from);
+        put(text, format_args!("\t.quad {start}, {end}, {count}, {first}, {wanted}, {is_choice}, {ends}"));
+        first += usize::from(condition.is_some());
     }
     put(text, format_args!(".Lroutines:"));
     for (routine, sizes) in routines {

@@ -43,7 +43,8 @@ impl Network {
             match &mut region.kind {
                 RegionKind::If { condition, .. } => *condition = condition.at(values),
                 RegionKind::Nearest { .. } => {}
-                RegionKind::Repeat { count, formula } => {
+                RegionKind::Repeat { count, formula, going } => {
+                    *going = going.as_ref().map(|going| going.at(values));
                     *count = formula.take().and_then(|formula| value_at(&formula, values)).unwrap_or(*count);
                 }
             }
@@ -61,7 +62,7 @@ impl Network {
                     continue;
                 }
             };
-            let iterations = fixed.iterations_of(number) as usize;
+            let iterations = fixed.expected_iterations_of(number) as usize;
             let own = *known.entry((task, parameters)).or_insert_with_key(|(_, parameters)| {
                 let whole = &self.tasks[task];
                 fixed.tasks.push(NetworkTask { workload: whole.workload.at(parameters), weight: 0, ..whole.clone() });
@@ -187,8 +188,15 @@ impl Network {
             };
             let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
             match &region.kind {
-                RegionKind::Repeat { count, .. } => {
+                RegionKind::Repeat { count, going, .. } => {
+                    let is_going = |going: &Binding, iteration, memory: &[Vec<u8>]| {
+                        memory[going.buffer][going.offset_at(iteration) as usize] != 0
+                    };
                     for iteration in 0..*count {
+                        let rests = going.as_ref().is_some_and(|going| !is_going(going, iteration, memory));
+                        if rests && (count - iteration) % 2 == 0 {
+                            break;
+                        }
                         self.run_calls(region.calls.clone(), &rest[..inner], iteration, memory)?;
                     }
                 }

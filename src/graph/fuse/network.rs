@@ -38,8 +38,12 @@ pub fn assemble(program: &Program, planner: &mut Planner<'_, '_>) -> Result<Netw
     for (name, tensor) in &program.inputs {
         assembly.add_buffer(&mut level, *tensor, Source::Input(name.clone()));
     }
-    for (name, tensor) in &prepared.outputs {
-        assembly.add_buffer(&mut level, *tensor, Source::Output(name.clone()));
+    for ((name, tensor), (_, given)) in prepared.outputs.iter().zip(&program.outputs) {
+        let buffer = assembly.add_buffer(&mut level, *tensor, Source::Output(name.clone()));
+        // a copy of what the program gives has lost its axes of extent 1
+        let about = program.tensor(*given);
+        let held = &mut assembly.network.buffers[buffer];
+        (held.shape, held.extents) = (about.shape.clone(), about.extents.clone());
     }
     assembly.add_groups(&mut level, &groups);
     Ok(assembly.network)
@@ -242,10 +246,11 @@ impl Assembly<'_> {
                 }
                 let results: Vec<TensorId> = repeat.states.iter().map(|state| state.next).collect();
                 let results = [results, repeat.collected.iter().map(|collected| collected.part).collect()].concat();
-                self.iterations = self.iterations.saturating_mul(repeat.count as usize);
-                let kind = RegionKind::Repeat { count: repeat.count, formula: repeat.formula.clone() };
+                let going = repeat.going.and_then(|state| self.place_of.get(&repeat.states[state].current).cloned());
+                let kind = RegionKind::Repeat { count: repeat.count, formula: repeat.formula.clone(), going };
+                let outside = self.iterations;
                 self.add_region(kind, &repeat.body, &results);
-                self.iterations /= repeat.count as usize;
+                self.iterations = outside;
             }
         }
     }
@@ -280,7 +285,9 @@ impl Assembly<'_> {
     /// The calls of a block inside of an operation.
     fn add_region(&mut self, kind: RegionKind, steps: &[Step], results: &[TensorId]) {
         let (first, at) = (self.network.calls.len(), self.network.regions.len());
-        self.network.regions.push(Region { calls: first..first, kind });
+        let region = Region { calls: first..first, kind };
+        self.iterations = self.iterations.saturating_mul(region.expected_iterations() as usize);
+        self.network.regions.push(region);
         let (prepared, groups) =
             groups_of(self.program, Prepared::new(self.program, Block { steps, results, outputs: &[] }));
         let mut level = Level { prepared: &prepared, buffer_of: HashMap::new() };

@@ -75,7 +75,7 @@ impl Network {
         let mut is_open = vec![false; self.tasks.len()];
         for (number, call) in self.calls.iter().enumerate() {
             if let Some(task) = call.task() {
-                calls[task] = calls[task].saturating_add(self.iterations_of(number) as usize);
+                calls[task] = calls[task].saturating_add(self.expected_iterations_of(number) as usize);
                 is_open[task] |= self.regions.iter().any(|region| region.is_open() && region.calls.contains(&number));
             }
         }
@@ -88,7 +88,13 @@ impl Network {
         Ok(())
     }
 
-    /// How often a call runs, conditions left aside.
+    /// How often a call is taken to run.
+    pub fn expected_iterations_of(&self, call: usize) -> i64 {
+        let around = self.regions.iter().filter(|region| region.calls.contains(&call));
+        around.fold(1, |count, region| count.saturating_mul(region.expected_iterations()))
+    }
+
+    /// How often a call runs at most.
     pub fn iterations_of(&self, call: usize) -> i64 {
         let around = self.regions.iter().filter(|region| region.calls.contains(&call));
         around.fold(1, |count, region| match region.kind {
@@ -121,7 +127,10 @@ impl Network {
                 RegionKind::Repeat { count, .. } if *count < 1 || iterations > 1 => {
                     return Err(NetworkError::Region { call: at });
                 }
-                RegionKind::Repeat { count, .. } => {
+                RegionKind::Repeat { count, going, .. } => {
+                    if let Some(going) = going {
+                        self.check_condition(at, going, *count, written)?;
+                    }
                     self.validate_calls(region.calls.clone(), &rest[..inner], *count, written)?;
                 }
                 RegionKind::Nearest { points } => {

@@ -3,7 +3,7 @@
 //! An operation that holds steps is opened, then its steps are made as any others, then it is closed.
 
 use super::builder::{Builder, Outer};
-use super::math::{literal, load, vars};
+use super::math::{add, literal, load, vars};
 use super::operator::Problem;
 use crate::graph::{
     Branch, Collected, Conditional, LibraryCall, Origin, Repeat, Routine, Scanned, State, Step, Symbol, TensorData,
@@ -12,6 +12,10 @@ use crate::workload::{DType, Expr, Extents, Index, Parameter, Tensor, TensorId, 
 
 /// A repetition may run so often.
 pub const MAX_ITERATIONS: i64 = 1 << 24;
+
+/// A repetition that a computed condition alone ends has so many iterations at most: more than any run has
+/// time for. Even, as an end by the condition may be.
+pub const UNBOUNDED_ITERATIONS: i64 = 1 << 40;
 
 /// Maximum number of branches and repetitions in a program.
 const MAX_OPERATIONS: usize = 1 << 9;
@@ -28,6 +32,8 @@ pub struct OpenRepeat {
     /// `next` and `last` are not there yet.
     states: Vec<(TensorId, TensorId)>,
     scanned: Vec<Scanned>,
+    /// The number of the state that says whether it goes on.
+    going: Option<usize>,
 }
 
 impl OpenRepeat {
@@ -146,7 +152,7 @@ impl Builder {
             return Err(Problem::Unsupported("a long loop inside of another one".to_string()));
         }
         let initial = states.iter().map(|state| self.copied(*state)).collect::<Result<Vec<_>, _>>()?;
-        let mut open = OpenRepeat { count: count.clone(), most, states: Vec::new(), scanned: Vec::new() };
+        let mut open = OpenRepeat { count: count.clone(), most, states: Vec::new(), scanned: Vec::new(), going: None };
         for initial in initial {
             let about = self.tensor(initial).clone();
             open.states.push((initial, self.add_alike(&about)));
@@ -172,7 +178,7 @@ impl Builder {
             }
         };
         match most {
-            1..=MAX_ITERATIONS => Ok(most),
+            1..=MAX_ITERATIONS | UNBOUNDED_ITERATIONS => Ok(most),
             // smaller extents may do
             most if count.as_constant().is_none() => Err(Problem::TooLarge(vec![most])),
             most => Err(Problem::Unsupported(format!("a loop of {most} iterations"))),
@@ -216,6 +222,37 @@ impl Builder {
         Ok(current)
     }
 
+    /// The same for the Boolean, of one element, that ends the repetition: once it is false, iterations hand
+    /// on what they find.
+    ///
+    /// # Errors
+    /// [`Problem`] where it is something else.
+    pub fn add_condition(&mut self, open: &mut OpenRepeat, state: TensorId) -> Result<TensorId, Problem> {
+        let about = self.tensor(state);
+        if about.dtype != DType::Bool || about.elements() != 1 {
+            return Err(Problem::Shape(format!("a condition of {} {:?}", about.dtype.name(), about.shape)));
+        }
+        open.going = Some(open.states.len());
+        self.add_state(open, state)
+    }
+
+    /// A single integer, and one more.
+    ///
+    /// # Errors
+    /// [`Problem`] where there are too many tensors.
+    pub fn next_integer(&mut self, number: TensorId) -> Result<TensorId, Problem> {
+        self.map_over(&[], DType::I64, add(load(number, vec![]), Expr::integer(1)))
+    }
+
+    /// Zeros of the extents and the type of a tensor.
+    ///
+    /// # Errors
+    /// [`Problem`] where there are too many tensors.
+    pub fn zeros_like(&mut self, tensor: TensorId) -> Result<TensorId, Problem> {
+        let (extents, dtype) = (self.extents(tensor), self.dtype(tensor));
+        self.map_over(&extents, dtype, literal(dtype, 0.0))
+    }
+
     /// Ends a repetition: with the states after an iteration, and with what is to be collected along a new
     /// leading axis, backwards where it says so. Gives the last states, and the collections.
     ///
@@ -227,7 +264,7 @@ impl Builder {
         next: &[TensorId],
         collected: &[(TensorId, bool)],
     ) -> Result<(Vec<TensorId>, Vec<TensorId>), Problem> {
-        let OpenRepeat { count, most, states, scanned } = open;
+        let OpenRepeat { count, most, states, scanned, going } = open;
         let mut closed = Vec::new();
         for ((initial, current), next) in states.into_iter().zip(next) {
             let (before, after) = (self.tensor(current).clone(), self.tensor(*next).clone());
@@ -255,6 +292,7 @@ impl Builder {
         self.steps().push(Step::Repeat(Repeat {
             count: most,
             formula: Some(count).filter(|count| count.as_constant().is_none()),
+            going,
             states: closed,
             scanned,
             collected: wholes,

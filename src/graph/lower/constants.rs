@@ -1,7 +1,6 @@
 //! Operators whose results are known while the network is compiled.
 
 use super::builder::Builder;
-use super::known::whole_numbers;
 use super::math::{add, float, literal, load, maximum, multiply, subtract, var};
 use super::operator::{Attribute, Operator, Problem};
 use crate::graph::TensorData;
@@ -79,7 +78,7 @@ fn range_in_run(builder: &mut Builder, op: &Operator) -> Result<TensorId, Proble
     let dtype = builder.dtype(op.input(0)?);
     let mut bounds = Vec::new();
     for position in 0..3 {
-        let Some(own) = whole_numbers(builder, op.input(position)?) else { return range_of_data(builder, op, dtype) };
+        let Some(own) = builder.whole_numbers(op.input(position)?) else { return range_of_data(builder, op, dtype) };
         let [own] = own.as_slice() else { return Err(Problem::NotConstant(position)) };
         if own.offset().unsigned_abs() >= 1 << 40 {
             return Err(Problem::TooLarge(vec![own.offset()]));

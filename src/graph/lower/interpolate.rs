@@ -4,6 +4,7 @@
 //! tables hold where extents are fixed is computed for each position of the output when the network runs.
 
 use super::builder::Builder;
+use super::crop::{self, Cropped};
 use super::math::{add, cast, divide, float, less, load, maximum, minimum, multiply, subtract, var, vars};
 use super::operator::{Attribute, Operator, Problem, normal_axis};
 use super::resampling::{Line, Plan, turns};
@@ -37,6 +38,9 @@ pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
         return Err(Problem::Type { input: 0, dtype: builder.dtype(x) });
     }
     let lines = lines(builder, op, x)?;
+    if plan.outside.is_some() {
+        return Ok(vec![cropped(builder, op, &plan, &lines)?]);
+    }
     let scales: Vec<Option<f64>> = lines.iter().map(OpenLine::scale).collect();
     for axis in turns(&scales) {
         let line = &lines[axis];
@@ -55,14 +59,30 @@ pub fn resize(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     Ok(vec![x])
 }
 
+/// A part of a tensor, to a size.
+fn cropped(builder: &mut Builder, op: &Operator, plan: &Plan, lines: &[OpenLine]) -> Result<TensorId, Problem> {
+    if lines.iter().any(|line| line.ratio.is_some()) {
+        return Err(Problem::Unsupported("resizing a part by scales with run-time extents".to_string()));
+    }
+    let axes = named_axes(op, lines.len())?;
+    let of_axis = |axis: usize| Cropped { axis, input: lines[axis].input.clone(), output: lines[axis].output.clone() };
+    let axes: Vec<Cropped> = axes.into_iter().map(of_axis).collect();
+    crop::resize(builder, op, plan, &axes)
+}
+
+/// The axes that scales, sizes and parts are given for.
+fn named_axes(op: &Operator, rank: usize) -> Result<Vec<usize>, Problem> {
+    match op.ints("axes")? {
+        Some(axes) => axes.iter().map(|axis| normal_axis(*axis, rank)).collect(),
+        None => Ok((0..rank).collect()),
+    }
+}
+
 /// All axes, from scales or sizes, which may be given for some axes only.
 fn lines(builder: &mut Builder, op: &Operator, x: TensorId) -> Result<Vec<OpenLine>, Problem> {
     let own = builder.extents(x);
     let (scales, sizes) = if op.kind == "Upsample" || op.opset < 11 { (1, usize::MAX) } else { (2, 3) };
-    let axes: Vec<usize> = match op.ints("axes")? {
-        Some(axes) => axes.iter().map(|axis| normal_axis(*axis, own.len())).collect::<Result<_, _>>()?,
-        None => (0..own.len()).collect(),
-    };
+    let axes = named_axes(op, own.len())?;
     let whole = |extent: &Index| OpenLine { input: extent.clone(), output: extent.clone(), ratio: None };
     let mut lines: Vec<OpenLine> = own.iter().map(whole).collect();
     let count = |found: usize| match found == axes.len() {
@@ -115,8 +135,8 @@ fn whole(index: &Index) -> Expr {
 }
 
 fn resized(builder: &mut Builder, plan: &Plan, x: TensorId, axis: usize, line: &OpenLine) -> Result<TensorId, Problem> {
-    if plan.outside.is_some() || plan.excludes_outside || plan.antialias {
-        return Err(Problem::Unsupported("cropping, antialiasing or excluding with run-time extents".to_string()));
+    if plan.excludes_outside || plan.antialias {
+        return Err(Problem::Unsupported("antialiasing or excluding with run-time extents".to_string()));
     }
     let (dtype, mut extents) = (builder.dtype(x), builder.extents(x));
     extents[axis] = line.output.clone();

@@ -32,6 +32,16 @@ impl Builder {
         Some(self.integers(tensor)?.into_iter().map(Index::constant).collect())
     }
 
+    /// The elements of a small tensor as formulas, if it is sure that they are whole numbers.
+    pub fn whole_numbers(&self, tensor: TensorId) -> Option<Vec<Index>> {
+        if let Some(known) = self.integer_formulas(tensor) {
+            return Some(known);
+        }
+        let data = self.data(tensor).filter(|data| data.elements() <= MAX_ELEMENTS as i64)?;
+        let whole = |value: f64| (value.fract() == 0.0 && value.abs() < MAX_CONSTANT as f64).then_some(value as i64);
+        data.to_f64().into_iter().map(|value| Some(Index::constant(whole(value)?))).collect()
+    }
+
     /// The formulas that an operator wants to know while it is lowered.
     ///
     /// # Errors
@@ -165,7 +175,7 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
             let fits = |formula: &Index| formula.offset().unsigned_abs() < MAX_CONSTANT;
             own.len() <= MAX_ELEMENTS && own.iter().all(fits)
         };
-        match whole_numbers(builder, *tensor).filter(is_small) {
+        match builder.whole_numbers(*tensor).filter(is_small) {
             Some(own) => elements.push(own),
             None => return Ok(None),
         }
@@ -215,6 +225,12 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
     let mut values = Vec::new();
     for place in 0..operands.first().map_or(0, Vec::len) {
         let own: Vec<Index> = operands.iter().filter_map(|elements| elements.get(place).cloned()).collect();
+        // floats that large are integers, but their sums are rounded
+        let is_large = |formula: &Index| formula.as_constant().is_some_and(|value| value.abs() >= MAX_FLOAT);
+        let chooses = matches!(op.kind.as_str(), "Max" | "Min") || is_comparison(&op.kind);
+        if dtype.is_float() && !chooses && own.iter().any(is_large) {
+            return Ok(None);
+        }
         let value = match (dtype.is_float(), op.kind.as_str()) {
             // of whole numbers
             (true, "Floor" | "Ceil" | "Round") => own.first().cloned(),
@@ -229,16 +245,6 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
         }
     }
     Ok(Some(vec![builder.known_tensor(shape, result, values)?]))
-}
-
-/// The elements of a small tensor as formulas, if it is sure that they are whole numbers.
-pub(super) fn whole_numbers(builder: &Builder, tensor: TensorId) -> Option<Vec<Index>> {
-    if let Some(known) = builder.integer_formulas(tensor) {
-        return Some(known);
-    }
-    let data = builder.data(tensor).filter(|data| data.elements() <= MAX_ELEMENTS as i64)?;
-    let whole = |value: f64| (value.fract() == 0.0 && value.abs() < MAX_FLOAT as f64).then_some(value as i64);
-    data.to_f64().into_iter().map(|value| Some(Index::constant(whole(value)?))).collect()
 }
 
 fn is_comparison(kind: &str) -> bool {

@@ -17,6 +17,7 @@ mod constants;
 mod contraction;
 mod contrib;
 mod convolution;
+mod crop;
 mod deform;
 mod determinant;
 mod einsum;
@@ -61,7 +62,7 @@ mod sort;
 mod vanish;
 mod window;
 
-pub use blocks::MAX_ITERATIONS;
+pub use blocks::{MAX_ITERATIONS, OpenRepeat, UNBOUNDED_ITERATIONS};
 pub use builder::Builder;
 pub use formulas::Conflict;
 pub use layout::move_axis;

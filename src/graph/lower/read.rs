@@ -50,6 +50,15 @@ impl Builder {
         (0..elements).map(|place| self.read_element(tensor, place, least)).collect()
     }
 
+    /// An element of a tensor of floats, where it comes from a constant.
+    pub(super) fn known_float(&self, tensor: TensorId, place: i64) -> Option<f64> {
+        let (from, at) = match self.followed(tensor, place) {
+            Found::Number(number) => return number.as_constant().map(|number| number as f64),
+            Found::Element(from, at) => (from, at),
+        };
+        self.data(from)?.to_f64().get(usize::try_from(at).ok()?).copied()
+    }
+
     fn read_element(&mut self, tensor: TensorId, place: i64, least: i64) -> Result<Index, Problem> {
         let (tensor, place) = match self.followed(tensor, place) {
             Found::Number(number) => return Ok(number),

@@ -84,6 +84,43 @@ impl<'a> Body<'a> {
         Ok(Body { nodes, order: order.into(), initializers, inputs, outputs, readers: Rc::new(readers), size })
     }
 
+    /// What gives some of the outputs alone, and the inputs that it reads.
+    pub fn part(&self, outputs: Vec<&'a str>) -> (Body<'a>, BTreeSet<&'a str>) {
+        let (order, read) = order::needed(self.nodes, &self.order, &outputs);
+        (Body { order: order.into(), outputs, ..self.clone() }, read)
+    }
+
+    /// The value that a name stands for in the end: what is handed on by nodes that change no element of a
+    /// single number.
+    pub fn resolved(&self, name: &'a str) -> &'a str {
+        let mut found = name;
+        for position in self.order.iter().rev() {
+            let node = &self.nodes[*position];
+            let hands_on = matches!(node.op_type.as_str(), "Identity" | "Squeeze" | "Unsqueeze");
+            if hands_on && node.output.first().is_some_and(|output| output == found) {
+                found = node.input.first().map_or(found, String::as_str);
+            }
+        }
+        found
+    }
+
+    /// Whether an output is an input.
+    pub fn hands_on(&self, input: usize, output: usize) -> bool {
+        let is_plain = |node: &&NodeProto| node.op_type == "Identity";
+        let mut found = self.outputs[output];
+        for node in self.order.iter().rev().map(|position| &self.nodes[*position]).filter(is_plain) {
+            if node.output.first().is_some_and(|output| output == found) {
+                found = node.input.first().map_or(found, String::as_str);
+            }
+        }
+        found == self.inputs[input]
+    }
+
+    /// The node that gives a value.
+    pub fn producer(&self, name: &str) -> Option<&'a NodeProto> {
+        self.nodes.iter().find(|node| node.output.iter().any(|output| output == name))
+    }
+
     /// A graph in an attribute, all of whose inputs are given.
     ///
     /// # Errors

@@ -2,17 +2,17 @@
 //! unrolled. The rest stays in the program.
 
 use super::body::Body;
+use super::counting::Count;
 use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
+use super::repetition::{End, Results};
 use crate::graph::TensorData;
 use crate::graph::lower::{MAX_ITERATIONS, Operand, Problem, reshape_to, stack};
 use crate::workload::{Index, TensorId};
 
 /// A loop is unrolled if that makes so many nodes at most, those of inner loops counted once.
 pub(super) const MAX_UNROLLED_NODES: usize = 1 << 12;
-/// What a loop leaves: its last states, and what it collected.
-pub(super) type Results = (Vec<TensorId>, Vec<TensorId>);
 
 impl<'a> Import<'a> {
     /// An operator that holds graphs.
@@ -136,20 +136,26 @@ impl<'a> Import<'a> {
         if fixed.is_some_and(|trips| trips <= 0) || known == Some(Some(vec![0])) {
             return self.without_iteration(node, states);
         }
+        let going = condition.filter(|_| known == Some(None));
+        let counted = match going {
+            None => self.counted_iterations(node, &body, trips.as_ref(), &states)?,
+            Some(_) => None,
+        };
+        let is_counted = matches!(counted, Some(Count::Exactly(_)));
+        let trips = counted.map(Count::into_formula).or(trips);
+        let fixed = trips.as_ref().and_then(Index::as_constant);
         let size = body.size.max(1);
         let is_short = |trips: i64| trips.saturating_mul(size as i64) <= MAX_UNROLLED_NODES as i64;
         let unrolled = trips.is_none() || fixed.is_some_and(is_short);
-        let going = condition.filter(|_| known == Some(None));
         let found = match unrolled && going.is_none() {
             true => self.unroll_loop(node, &body, fixed, states.clone())?,
             false => None,
         };
-        let (mut last, collected) = match (found, trips) {
-            (Some(found), _) => found,
-            (None, Some(trips)) => self.repeat_loop(node, &body, &trips, going, states)?,
-            (None, None) => {
-                let what = "a loop without bound, which ends when a computed condition says so";
-                return Err(problem_of(node, Problem::Unsupported(what.to_string())));
+        let (mut last, collected) = match found {
+            Some(found) => found,
+            None => {
+                let end = if is_counted { End::Count } else { End::Condition { begins: going } };
+                self.repeat_loop(node, &body, trips.as_ref(), end, &states)?
             }
         };
         last.extend(collected);
@@ -173,7 +179,7 @@ impl<'a> Import<'a> {
     }
 
     /// A condition of one element, in whatever shape it comes.
-    fn as_scalar(&mut self, node: &NodeProto, condition: TensorId) -> Result<TensorId, ImportError> {
+    pub(super) fn as_scalar(&mut self, node: &NodeProto, condition: TensorId) -> Result<TensorId, ImportError> {
         self.enter(node);
         reshape_to(&mut self.builder, condition, vec![]).map_err(|problem| problem_of(node, problem))
     }
@@ -223,54 +229,5 @@ impl<'a> Import<'a> {
         let stacked = collected.iter().take(wanted).map(|parts| stack(&mut self.builder, parts, 0));
         let stacked = stacked.collect::<Result<Vec<_>, _>>().map_err(|problem| problem_of(node, problem))?;
         Ok(Some((states, stacked)))
-    }
-
-    /// `going`: whether it begins at all, where that is computed.
-    fn repeat_loop(
-        &mut self,
-        node: &'a NodeProto,
-        body: &Body<'a>,
-        trips: &Index,
-        going: Option<TensorId>,
-        states: Vec<TensorId>,
-    ) -> Result<Results, ImportError> {
-        let wanted = node.output.len().saturating_sub(states.len());
-        let wrong = |problem| problem_of(node, problem);
-        self.enter(node);
-        let numbers = match body.readers.contains_key(body.inputs[0]) {
-            true => vec![(self.builder.numbers(trips).map_err(wrong)?, false)],
-            false => vec![],
-        };
-        let yes = self.builder.constant(TensorData::from_bool(vec![], &[true]));
-        let zero = self.builder.constant(TensorData::from_i64(vec![], &[0]));
-        let mut open = self.builder.open_repeat(trips, &states, &numbers).map_err(wrong)?;
-        let number = open.parts().first().copied().unwrap_or(zero);
-        self.builder.open_branch();
-        let arguments: Vec<TensorId> = [number, yes].into_iter().chain(open.currents()).collect();
-        let mut results = self.run_graph(node, body, &arguments)?;
-        results[0] = self.as_scalar(node, results[0])?;
-        if going.is_none() && self.builder.integers(results[0]).as_deref() == Some(&[1]) {
-            self.builder.dissolve_branch();
-            let (next, parts) = results[1..].split_at(states.len());
-            let parts: Vec<(TensorId, bool)> = parts.iter().take(wanted).map(|part| (*part, false)).collect();
-            return self.builder.close_repeat(open, next, &parts).map_err(wrong);
-        }
-        if wanted > 0 {
-            let what = "a loop that collects values until a computed condition ends it";
-            return Err(wrong(Problem::Unsupported(what.to_string())));
-        }
-        // once the condition is false, iterations hand on what they find
-        let currents = open.currents();
-        let runs = self.builder.close_branch(&results[..1 + states.len()]).map_err(wrong)?;
-        let going = self.builder.add_state(&mut open, going.unwrap_or(yes)).map_err(wrong)?;
-        self.builder.open_branch();
-        let no = self.builder.constant(TensorData::from_bool(vec![], &[false]));
-        let kept: Vec<TensorId> = [no].into_iter().chain(currents).collect();
-        let rests = self.builder.close_branch(&kept).map_err(wrong)?;
-        let mut next = self.builder.conditional(going, [runs, rests]).map_err(wrong)?;
-        next.rotate_left(1);
-        let (mut last, collected) = self.builder.close_repeat(open, &next, &[]).map_err(wrong)?;
-        last.pop();
-        Ok((last, collected))
     }
 }

@@ -6,11 +6,13 @@
 mod axes;
 mod body;
 mod control;
+mod counting;
 mod dims;
 mod error;
 mod network;
 mod order;
 mod proto;
+mod repetition;
 mod runs;
 mod scan;
 mod tensor;

@@ -34,7 +34,9 @@ pub struct Import<'a> {
     /// Constants of four bits, which are held in eight: only what does not depend on their type may read
     /// them.
     four_bits: BTreeSet<TensorId>,
-    inner_nodes: usize,
+    pub(super) inner_nodes: usize,
+    /// Nodes that were computed to count iterations.
+    pub(super) counted_nodes: usize,
 }
 
 /// The values of a graph or of a function's body.
@@ -69,13 +71,17 @@ impl<'a> Import<'a> {
             initialized: HashMap::new(),
             four_bits: BTreeSet::new(),
             inner_nodes: 0,
+            counted_nodes: 0,
         }
     }
 
     pub fn run(mut self, graph: &'a GraphProto, options: &ImportOptions) -> Result<Program, ImportError> {
         let inputs = inputs_of(graph);
         let names = inputs.iter().map(|input| input.name.as_str()).collect();
-        let outputs: Vec<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
+        // one that is listed again, as cells of recurrences do that are also their own state, is the same
+        let mut listed = BTreeSet::new();
+        let outputs = graph.output.iter().map(|output| output.name.as_str());
+        let outputs: Vec<&str> = outputs.filter(|name| listed.insert(*name)).collect();
         let body = Body::new(&graph.node, &graph.initializer, names, outputs, &|_| false)?;
         let (mut dims, inputs) = OpenDims::of(&inputs, graph, options)?;
         loop {
@@ -87,7 +93,7 @@ impl<'a> Import<'a> {
             self.builder = Builder::new(options.constant_bytes);
             self.scopes.clear();
             self.initialized.clear();
-            self.inner_nodes = 0;
+            (self.inner_nodes, self.counted_nodes) = (0, 0);
         }
     }
 
@@ -105,11 +111,7 @@ impl<'a> Import<'a> {
             tensors.push(Some(self.builder.input(name.to_string(), &extents, *dtype).map_err(problem)?));
         }
         let results = self.run_body(body, &tensors, None)?;
-        let mut listed = BTreeSet::new();
         for (name, tensor) in body.outputs.iter().zip(results) {
-            if !listed.insert(*name) {
-                return Err(ImportError::Duplicate { name: name.to_string() });
-            }
             let tensor = tensor.ok_or_else(|| ImportError::NoOutput { name: name.to_string() })?;
             self.builder
                 .output(name.to_string(), tensor)
@@ -146,7 +148,7 @@ impl<'a> Import<'a> {
     ) -> Result<Vec<Option<TensorId>>, ImportError> {
         let is_inner = !self.scopes.is_empty();
         if is_inner {
-            self.inner_nodes = self.inner_nodes.saturating_add(body.nodes.len().max(1));
+            self.inner_nodes = self.inner_nodes.saturating_add(body.order.len().max(1));
         }
         if self.scopes.len() >= MAX_DEPTH || self.inner_nodes > MAX_INNER_NODES {
             return Err(ImportError::TooMuch { depth: MAX_DEPTH, nodes: MAX_INNER_NODES });

@@ -42,6 +42,22 @@ pub fn topological(
     sorted(nodes, &before)
 }
 
+/// Of an order of nodes, those that some values need, and the given values that these need.
+pub fn needed<'a>(nodes: &'a [NodeProto], order: &[usize], values: &[&'a str]) -> (Vec<usize>, BTreeSet<&'a str>) {
+    let mut wanted: BTreeSet<&str> = values.iter().copied().collect();
+    let mut kept = Vec::new();
+    for position in order.iter().rev() {
+        let node = &nodes[*position];
+        let given: Vec<&str> = node.output.iter().filter_map(|output| wanted.take(output.as_str())).collect();
+        if !given.is_empty() {
+            wanted.extend(node.input.iter().map(String::as_str).chain(read_inside(node)));
+            kept.push(*position);
+        }
+    }
+    kept.reverse();
+    (kept, wanted)
+}
+
 /// All values that the graphs of a node read, their own among them.
 fn read_inside(node: &NodeProto) -> BTreeSet<&str> {
     let mut read = BTreeSet::new();

@@ -1,10 +1,11 @@
 //! `Scan`: a loop over elements of tensors.
 
 use super::body::Body;
-use super::control::{MAX_UNROLLED_NODES, Results};
+use super::control::MAX_UNROLLED_NODES;
 use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
+use super::repetition::Results;
 use crate::graph::lower::{Problem, element, move_axis, normal_axis, stack};
 use crate::workload::{Index, TensorId};
 

@@ -251,6 +251,7 @@ fn recurrence(reversed: bool) -> Program {
     b.program.steps.push(Step::Repeat(Repeat {
         count: 6,
         formula: None,
+        going: None,
         states: vec![State { initial, current, next, last }],
         scanned: vec![Scanned { whole: x, part, reversed }],
         collected: vec![Collected { part: left, whole, reversed }],

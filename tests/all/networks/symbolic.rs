@@ -404,6 +404,7 @@ fn recurrence(reversed: bool, axes: &[Axis], formulas: &[(i64, Index)]) -> Progr
     let repeat = Repeat {
         count: 7,
         formula: formulas.iter().find(|(extent, _)| *extent == 7).map(|(_, formula)| formula.clone()),
+        going: None,
         states: vec![State { initial, current, next, last }],
         scanned: vec![Scanned { whole: x, part, reversed }],
         collected: vec![Collected { part: shown, whole, reversed }],

@@ -421,7 +421,7 @@ def refused_operations():
     yield "loop_that_grows", model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body([on, node("Concat", "s s", "t", axis=0)], head, tail))], x, y, long)
     ends = [node("ReduceSum", "s", "r", keepdims=0), node("Less", "r m", "on"), node("Tanh", "s", "t")]
     collects = body(ends + [node("Neg", "t", "u")], head, {**tail, "u": tail["t"]})
-    yield "loop_that_collects_until", model([helper.make_node("Loop", ["n", "", "x"], ["", "y"], body=collects)], x, y, {**long, "m": np.float32(1)})
+    yield "loop_that_collects_without_bound", model([helper.make_node("Loop", ["", "", "x"], ["", "y"], body=collects)], x, y, {"m": np.float32(1)})
     yield "loop_with_a_foreign_body", model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body([node("Neg", "s", "t")], state, {"t": tail["t"]}))], x, y, long)
     yield "recurrence_of_a_wrong_width", model([helper.make_node("GRU", ["z", "w", "r"], ["y"], hidden_size=4)], {"z": (TensorProto.FLOAT, [5, 1, 3])}, y,
                                                {"w": floats(1, 12, 2), "r": floats(1, 12, 4)})
@@ -435,7 +435,7 @@ def refused_operations():
 
 # kinds of `tests/control_flow.py`, and the numbers of networks that are kept
 OPERATIONS = {"lstm": [2, 3], "gru": [1, 5], "rnn": [0], "if": [0], "loop": [0, 1], "while": [0], "scan": [0, 5], "top_k": [0], "scatter": [0, 1, 2], "function": [0],
-              "inside": [1], "non_zero": [3, 4], "unique": [0, 1], "compress": [0], "boxes": [0], "computed": [0]}
+              "inside": [1], "non_zero": [3, 4], "unique": [0, 1], "compress": [0], "boxes": [0], "computed": [0], "endless": [0, 1, 2, 3, 4]}
 
 
 def operations():
@@ -478,6 +478,31 @@ def parts_of_images():
                "wa": floats(6, 1, 3, 3), "wb": floats(18, 1, 5, 5)})
 
 
+def until_it_ends():
+    """A state of one row, which a loop hands out as it is, and a `Dropout` of which it is computed that it drops nothing."""
+    x, y = image(1, 3, 1)[0], {"y": (TensorProto.FLOAT, None), "z": (TensorProto.FLOAT, None)}
+    state = {"s": (TensorProto.FLOAT, [1, 3, 1])}
+    ends = [node("Mul", "s f", "g"), node("Abs", "g", "t"), node("ReduceSum", "t", "r", keepdims=0), node("Less", "r m", "on")]
+    grows = body(ends, {"i": (TensorProto.INT64, []), "go": (TensorProto.BOOL, []), **state}, {"on": (TensorProto.BOOL, []), "t": state["s"]})
+    yield "state_of_one_row", model(
+        [helper.make_node("Loop", ["", "", "x"], ["y"], body=grows), node("ReduceMax", "y", "most", keepdims=0),
+         node("Less", "most none", "trains"), node("Dropout", "x ratio trains", "z")],
+        x, y, {"m": np.float32(30), "f": np.float32(1.5), "none": np.float32(-1), "ratio": np.float32(0.5)})
+
+
+def computed_parts():
+    """Parts of images that are resized, of which a run says what they are: with elements between others, and with the nearest."""
+    x, y = image(1, 2, 9, 7)[0], {"y": (TensorProto.FLOAT, None), "z": (TensorProto.FLOAT, None)}
+    crop = dict(coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=-3.0)
+    yield "computed_parts", model(
+        [node("ReduceMean", "x", "mean", axes=[0, 1, 2, 3], keepdims=0), node("Abs", "mean", "a"), node("Unsqueeze", "a front", "a1"),
+         node("Sub", "one a1", "b1"), node("Add", "b1 a1", "past"), node("Concat", "zeros a1 a1 ones b1 past", "part", axis=0),
+         node("Resize", "x part none size", "y", mode="linear", **crop),
+         node("Resize", "x part none other", "z", mode="nearest", nearest_mode="floor", **crop)],
+        x, y, {"front": ints(0), "one": np.array([1], np.float32), "zeros": np.zeros(2, np.float32), "ones": np.ones(2, np.float32),
+               "none": np.zeros(0, np.float32), "size": ints(1, 2, 5, 8), "other": ints(1, 2, 12, 1)}, opset=13)
+
+
 def main():
     shutil.rmtree(HERE / "networks", ignore_errors=True)
     (HERE / "networks").mkdir()
@@ -495,7 +520,7 @@ def main():
     as_written.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name, net in few_bits():
         write(name, net, as_written)
-    for name, net in parts_of_images():
+    for name, net in itertools.chain(parts_of_images(), until_it_ends(), computed_parts()):
         write(name, net)
 
 

@@ -335,6 +335,26 @@ def networks():
         {"bound": np.float32(0.2), "leading": ints(0, 1), "single": floats(3, 1, 1),
          "around": floats(2, 3, 3), "twice": floats(2, 2, 4), "scales": np.array([1, 1, 2], np.float32)}), [
             dict(n=40), dict(n=9), dict(n=60)]
+    # loops as TensorFlow writes them: a counter of 32 bits is compared as a float, states hold limits and weights, and what a loop
+    # goes through lies outside of it; the second ends as soon as a row is large
+    about = lambda name, kind, *shape: helper.make_tensor_value_info(name, kind, shape)
+    states = [about("count", TensorProto.INT32), about("h", FLOAT, 1, 3), about("limit", TensorProto.INT32), about("m", FLOAT, 3, 3)]
+    inner = [node("Gather", "x count", "row"), node("MatMul", "h m", "hm"), node("Add", "hm row", "sum"), node("Tanh", "sum", "next"),
+             node("Add", "count once", "more"), node("Cast", "more", "morefloat", to=FLOAT), node("Cast", "limit", "limitfloat", to=FLOAT),
+             node("Less", "morefloat limitfloat", "below"), node("Identity", "limit", "samelimit"), node("Squeeze", "next front", "part")]
+    ends = [node("ReduceMax", "row", "most", keepdims=0), node("Less", "most large", "small"), node("And", "below small", "on")]
+    given = [about("i", INT), about("go", TensorProto.BOOL), *states]
+    taken = lambda on: [about(on, TensorProto.BOOL), about("more", TensorProto.INT32), about("next", FLOAT, 1, 3), about("samelimit", TensorProto.INT32),
+                        about("m", FLOAT, 3, 3), about("part", FLOAT, 3)]
+    counts, until = helper.make_graph(inner, "counts", given, taken("below")), helper.make_graph(inner + ends, "until", given, taken("on"))
+    yield "row_by_row", model(
+        [node("Shape", "x", "shape"), node("Cast", "shape", "short", to=TensorProto.INT32), node("Gather", "short first", "n"),
+         node("Cast", "n", "nfloat", to=FLOAT), node("Less", "none nfloat", "start"),
+         node("Loop", "- start zero h0 n w", "c1 last l1 m1 all", name="counts", body=counts),
+         node("Loop", "- start zero h0 n w", "c2 at l2 m2 some", name="until", body=until), node("Relu", "some", "found")],
+        {"x": (FLOAT, ["rows", 3])}, {"last": (FLOAT, 2), "all": (FLOAT, 2), "at": (FLOAT, 2), "found": (FLOAT, 2)},
+        {"first": ints(0)[0], "zero": np.int32(0), "once": np.int32(1), "none": np.float32(0), "front": ints(0), "large": np.float32(1.5),
+         "h0": floats(1, 3), "w": floats(3, 3)}), [dict(rows=2), dict(rows=1), dict(rows=40)]
 
 
 def runtime(net):

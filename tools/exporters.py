@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Networks as other frameworks than PyTorch write them, held to ONNX Runtime.
+
+usage: exporters.py keras OUT_DIR [NAME ...]        networks of Keras, by tf2onnx
+       exporters.py tflite OUT_DIR                  the networks inside MediaPipe's package, by tf2onnx
+       exporters.py jax OUT_DIR [TEXT ...]          what jax2onnx tests itself with, some 1,700 small networks (TEXT: in the name)
+       exporters.py check [--json OUT] FILE.onnx ...
+
+`check` compiles every file by `target/release/tilescribe compile --trials-per-task 0`, without any other flag, has every task of the
+artifact read by `tilescribe show`, and runs it where its open extents are 2, and where they are 3: results have to agree with ONNX
+Runtime's within 1e-3 of each output's largest magnitude. What ONNX Runtime cannot load or run is skipped, and what draws random
+numbers or computes no numbers at all is not compared. Exit code: 1 if a network that compiles is wrong, else 0.
+
+The exporters do not get on in one environment: keras and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs jax2onnx, flax and
+equinox, check needs numpy, onnx and onnxruntime.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+KERAS = {
+    "Xception": 299, "MobileNet": 224, "MobileNetV3Small": 224, "NASNetMobile": 224, "InceptionResNetV2": 299, "InceptionV3": 299,
+    "ResNet50V2": 224, "EfficientNetV2B0": 224, "DenseNet121": 224, "VGG16": 224,
+}
+MEDIAPIPE = "mediapipe==0.10.9"
+OPSET = 17
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout"}
+
+
+def keras(out, names):
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow
+    import tf2onnx
+
+    for name in names or KERAS:
+        tensorflow.keras.backend.clear_session()
+        tensorflow.random.set_seed(0)
+        side = KERAS[name]
+        network = getattr(tensorflow.keras.applications, name)(weights=None, input_shape=(side, side, 3))
+        signature = (tensorflow.TensorSpec((1, side, side, 3), tensorflow.float32, name="x"),)
+        tf2onnx.convert.from_keras(network, input_signature=signature, opset=OPSET, output_path=str(out / f"keras_{name.lower()}.onnx"))
+        print(name, flush=True)
+
+
+def tflite(out, _):
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", out, MEDIAPIPE], check=True)
+    wheel = next(out.glob("mediapipe-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.namelist():
+            if not entry.endswith(".tflite"):
+                continue
+            # the name alone: no path of the archive decides where anything is written
+            file = out / pathlib.PurePosixPath(entry).name
+            file.write_bytes(archive.read(entry))
+            command = ["--tflite", file, "--output", file.with_suffix(".onnx"), "--opset", OPSET]
+            done = subprocess.run([sys.executable, "-m", "tf2onnx.convert", *map(str, command)], capture_output=True)
+            print(file.stem, "" if done.returncode == 0 else "cannot be converted", flush=True)
+
+
+def jax(out, texts):
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import onnx
+    from jax2onnx import to_onnx
+    from jax2onnx.plugins import plugin_system
+
+    plugin_system.import_all_plugins()
+    about = [getattr(plugin, "metadata", None) or {} for plugin in plugin_system.PLUGIN_REGISTRY.values()]
+    for case in [case for held in about + list(plugin_system.EXAMPLE_REGISTRY.values()) for case in held.get("testcases") or []]:
+        name = case["testcase"]
+        if texts and not any(text in name for text in texts):
+            continue
+        try:
+            model = to_onnx(*called(case), input_params=dict(case.get("input_params") or {}), model_name=name,
+                            opset=case.get("opset_version", 23))
+            onnx.save(model, out / f"{name}.onnx")
+        except Exception as error:
+            print(f"{name}: {repr(error)[:160]}", flush=True)
+
+
+def called(case):
+    """What is exported, and what it is given."""
+    import jax
+    import numpy
+
+    function = case["callable"]
+    if hasattr(function, "with_dtype"):
+        function = function.with_dtype(jax.numpy.float32)
+    if hasattr(function, "instantiate"):
+        function = function.instantiate()
+    if case.get("input_shapes") is None:
+        narrow = {numpy.dtype("float64"): numpy.float32, numpy.dtype("int64"): numpy.int32}
+        values = [numpy.asarray(value) for value in case.get("input_values") or []]
+        return function, [jax.ShapeDtypeStruct(value.shape, narrow.get(value.dtype, value.dtype)) for value in values]
+    shapes = [shape if isinstance(shape, (tuple, list)) else (shape,) for shape in case["input_shapes"]]
+    types = case.get("input_dtypes") or [None] * len(shapes)
+    is_fixed = lambda shape: all(isinstance(extent, int) for extent in shape)
+    return function, [jax.ShapeDtypeStruct(tuple(shape), dtype) if dtype is not None and is_fixed(shape) else tuple(shape)
+                      for shape, dtype in zip(shapes, types)]
+
+
+def check(files, report):
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = [row for found in pool.map(checked, files) for row in found]
+    kinds = {kind: sum(row["is"] == kind for row in rows) for kind in ("right", "wrong", "refused", "skipped")}
+    print(", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    if report:
+        report.write_text(json.dumps(rows, indent=1))
+    return 1 if kinds["wrong"] else 0
+
+
+def checked(file):
+    import onnx
+    import onnxruntime
+    import published
+
+    model = onnx.load(file, load_external_data=False)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    known = published.extents(model)
+    rows = []
+    try:
+        onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        sizes = [dict.fromkeys(known, extent) for extent in ((2, 3) if known else (1,))]
+        for row in published.compared_at(file.stem, file, sizes):
+            kind = "refused" if "refused" in row else "right" if published.agrees(row) else "wrong"
+            rows.append({**row, "is": "skipped" if kind == "wrong" and draws(model) else kind})
+    # of ONNX Runtime, or of the reader of the file
+    except Exception as error:
+        rows.append({"network": file.stem, "is": "skipped", "why": str(error).splitlines()[0][:200]})
+    for row in rows:
+        told = row.get("refused") or row.get("why") or f"{row['difference']:.1e}"
+        print(f"{row['network']:<56} {row['is']:<8} {' '.join(map(str, row.get('size', {}).values())):<6} {told}", flush=True)
+    return rows
+
+
+def draws(model):
+    """Whether a network draws random numbers."""
+    nodes = list(model.graph.node) + [node for function in model.functions for node in function.node]
+    return any(node.op_type in RANDOM for node in nodes)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["keras", "tflite", "jax", "check"])
+    parser.add_argument("paths", nargs="+")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    if options.what == "check":
+        return check([pathlib.Path(path) for path in options.paths], options.json)
+    out = pathlib.Path(options.paths[0])
+    out.mkdir(parents=True, exist_ok=True)
+    {"keras": keras, "tflite": tflite, "jax": jax}[options.what](out, options.paths[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
