@@ -105,7 +105,7 @@ impl Compile {
             _ => Settled::Nothing,
         };
         // where nothing is measured, nothing says that it pays
-        if !found.jobs.is_empty() && !self.in_turn {
+        if !found.jobs.is_empty() && !self.in_turn && !network.may_run_forever() {
             forks::fork(&mut network, &targets[0], &chosen[0]);
         }
         let untuned = chosen.iter().flatten().filter(|schedule| schedule.best_ns.is_none()).count();

@@ -194,6 +194,14 @@ pub struct Reach {
 }
 
 impl Network {
+    /// Whether computed conditions alone end some of its repetitions: of inputs that mean nothing, a run may
+    /// never end.
+    pub fn may_run_forever(&self) -> bool {
+        let is_unbounded =
+            |region: &Region| matches!(region.kind, RegionKind::Repeat { count, .. } if count > lower::MAX_ITERATIONS);
+        self.regions.iter().any(is_unbounded)
+    }
+
     /// The reaches of a call's arguments, in their order.
     pub fn reaches(&self, call: &Call) -> Vec<Reach> {
         match &call.callee {

@@ -6,6 +6,7 @@ mod gpu;
 mod inputs;
 mod kill;
 mod learning;
+mod loops;
 mod outputs;
 mod plans;
 mod pools;
@@ -141,6 +142,14 @@ fn model_of(nodes: &[Vec<u8>], inputs: &[Vec<u8>], outputs: &[Vec<u8>]) -> Vec<u
     let outputs: Vec<u8> = outputs.iter().flat_map(|output| field(12, output)).collect();
     let graph = [nodes, field(2, b"g"), inputs, outputs].concat();
     [number(1, 8), field(7, &graph), field(8, &number(2, 17))].concat()
+}
+
+/// An array as NumPy writes it.
+fn numpy(shape: &[usize], values: &[f32]) -> Vec<u8> {
+    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({extents}), }}\n");
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &data].concat()
 }
 
 pub fn small_model() -> Vec<u8> {

@@ -175,13 +175,12 @@ impl<'a> Import<'a> {
             return Ok(Some(Index::constant(0)));
         }
         if let Some(state) = self.counting_state(counted, name)? {
-            return self.single(counted, body.inputs[2 + state]);
+            return Ok(self.number(counted.states[state]));
         }
         let Some(before) = self.predecessor(counted, name)? else { return Ok(None) };
-        match self.counting_state(counted, before)? {
-            Some(state) => Ok(self.single(counted, body.inputs[2 + state])?.map(|first| first.plus_constant(1))),
-            None => Ok(None),
-        }
+        let state = self.counting_state(counted, before)?;
+        let first = state.and_then(|state| self.number(counted.states[state]));
+        Ok(first.map(|first| first.plus_constant(1)))
     }
 
     /// The state of this name, if it is one more after each iteration.
@@ -197,25 +196,29 @@ impl<'a> Import<'a> {
         let Some(sum) = counted.body.producer(name).filter(|node| node.op_type == "Add") else { return Ok(None) };
         let [x, y] = &sum.input[..] else { return Ok(None) };
         for (value, step) in [(x, y), (y, x)] {
-            if counted.is_invariant(step) && self.single(counted, step)?.and_then(|step| step.as_constant()) == Some(1)
-            {
+            if self.single(counted, step)?.and_then(|step| step.as_constant()) == Some(1) {
                 return Ok(Some(widened(counted.body, value)));
             }
         }
         Ok(None)
     }
 
-    /// A single number, in the first iteration; of what changes, states alone.
+    /// A single number that is the same in all iterations.
     fn single(&mut self, counted: Counted<'a, '_>, name: &'a str) -> Result<Option<Index>, ImportError> {
-        if !counted.body.inputs[2..].contains(&name) && !counted.is_invariant(name) {
+        if !counted.is_invariant(name) {
             return Ok(None);
         }
         let (part, _) = counted.body.part(vec![name]);
         let results = self.iteration(counted.node, &part, 0, counted.states)?;
-        Ok(match self.builder.whole_numbers(results[0]).as_deref() {
+        Ok(self.number(results[0]))
+    }
+
+    /// The element of a tensor of one, if it is known as a formula.
+    fn number(&self, tensor: TensorId) -> Option<Index> {
+        match self.builder.whole_numbers(tensor).as_deref() {
             Some([number]) => Some(number.clone()),
             _ => None,
-        })
+        }
     }
 }
 

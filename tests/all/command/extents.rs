@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Sandbox, model_of, node, symbolic};
+use super::{Sandbox, model_of, node, numpy, symbolic};
 
 /// `y = relu(x)` with `x` of batch × `n=1`.
 fn compiled(sandbox: &Sandbox, dims: &[&str]) -> String {
@@ -11,12 +11,8 @@ fn compiled(sandbox: &Sandbox, dims: &[&str]) -> String {
     sandbox.succeed(&[&["compile", "net.onnx", "-o", "net", "--trials-per-task", "0"], dims].concat())
 }
 
-/// An array of zeros, as NumPy writes it.
 fn zeros(shape: &[usize]) -> Vec<u8> {
-    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({extents}), }}\n");
-    let data = vec![0; shape.iter().product::<usize>() * 4];
-    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &data].concat()
+    numpy(shape, &vec![0.0; shape.iter().product()])
 }
 
 #[test]

@@ -503,6 +503,16 @@ def computed_parts():
                "none": np.zeros(0, np.float32), "size": ints(1, 2, 5, 8), "other": ints(1, 2, 12, 1)}, opset=13)
 
 
+def not_numbers():
+    """A variance as JAX writes it: it is no number where there are no elements."""
+    x, y = image(3, 5)
+    yield "variance_or_none", model(
+        [node("ReduceMean", "x", "mean", axes=[1]), node("Sub", "x mean", "d"), node("Mul", "d d", "dd"),
+         node("ReduceSum", "dd last", "sum"), node("Size", "x", "n"), node("Cast", "n", "nf", to=TensorProto.FLOAT), node("Div", "sum nf", "v"),
+         node("ReduceMax", "v", "most"), node("Less", "most zero", "none"), node("Where", "none nan v", "y")],
+        x, y, {"last": ints(1), "zero": np.float32(0), "nan": np.float32(np.nan)}, opset=13)
+
+
 def main():
     shutil.rmtree(HERE / "networks", ignore_errors=True)
     (HERE / "networks").mkdir()
@@ -520,7 +530,7 @@ def main():
     as_written.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name, net in few_bits():
         write(name, net, as_written)
-    for name, net in itertools.chain(parts_of_images(), until_it_ends(), computed_parts()):
+    for name, net in itertools.chain(parts_of_images(), until_it_ends(), computed_parts(), not_numbers()):
         write(name, net)
 
 

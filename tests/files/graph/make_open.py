@@ -355,6 +355,16 @@ def networks():
         {"x": (FLOAT, ["rows", 3])}, {"last": (FLOAT, 2), "all": (FLOAT, 2), "at": (FLOAT, 2), "found": (FLOAT, 2)},
         {"first": ints(0)[0], "zero": np.int32(0), "once": np.int32(1), "none": np.float32(0), "front": ints(0), "large": np.float32(1.5),
          "h0": floats(1, 3), "w": floats(3, 3)}), [dict(rows=2), dict(rows=1), dict(rows=40)]
+    # the bound of a counter is a state that comes towards it
+    body = helper.make_graph(
+        [node("Add", "low once", "lower"), node("Sub", "high once", "higher"), node("Less", "lower higher", "on"), node("Mul", "s two", "t")], "meet",
+        [about("i", INT), about("go", TensorProto.BOOL), about("low", INT), about("high", INT), about("s", FLOAT, None)],
+        [about("on", TensorProto.BOOL), about("lower", INT), about("higher", INT), about("t", FLOAT, None)])
+    yield "meeting", model(
+        [node("Shape", "x", "shape"), node("Squeeze", "shape", "n"), node("Add", "n once", "end"), node("Less", "zero end", "start"),
+         node("Loop", "- start zero n x", "a b y", name="meet", body=body)],
+        {"x": (FLOAT, ["rows"])}, {"y": (FLOAT, 1)}, {"zero": ints(0)[0], "once": ints(1)[0], "two": np.float32(2)}), [
+            dict(rows=1), dict(rows=2), dict(rows=7), dict(rows=30)]
 
 
 def runtime(net):
