@@ -189,11 +189,8 @@ impl Network {
             let inner = rest.iter().take_while(|inner| inner.calls.start < region.calls.end).count();
             match &region.kind {
                 RegionKind::Repeat { count, going, .. } => {
-                    let is_going = |going: &Binding, iteration, memory: &[Vec<u8>]| {
-                        memory[going.buffer][going.offset_at(iteration) as usize] != 0
-                    };
                     for iteration in 0..*count {
-                        let rests = going.as_ref().is_some_and(|going| !is_going(going, iteration, memory));
+                        let rests = going.as_ref().is_some_and(|going| !is_true(going, iteration, memory));
                         if rests && (count - iteration) % 2 == 0 {
                             break;
                         }
@@ -203,8 +200,7 @@ impl Network {
                 // all of them compute the same
                 RegionKind::Nearest { .. } => self.run_call(&self.calls[at], iteration, memory)?,
                 RegionKind::If { condition, wanted } => {
-                    let is_true = memory[condition.buffer][condition.offset_at(iteration) as usize] != 0;
-                    if is_true == *wanted {
+                    if is_true(condition, iteration, memory) == *wanted {
                         self.run_calls(region.calls.clone(), &rest[..inner], iteration, memory)?;
                     }
                 }
@@ -254,6 +250,11 @@ impl Network {
         }
         Ok(())
     }
+}
+
+/// Whether a condition holds in an iteration.
+fn is_true(condition: &Binding, iteration: i64, memory: &[Vec<u8>]) -> bool {
+    memory[condition.buffer][condition.offset_at(iteration) as usize] != 0
 }
 
 fn bytes_at(at: &Binding, iteration: i64, elements: i64, dtype: DType) -> Range<usize> {

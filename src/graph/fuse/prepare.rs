@@ -414,8 +414,14 @@ fn uniform_literal(data: &TensorData) -> Option<Expr> {
     let first: &[u8] = data.bytes.get(..size)?;
     let integer = || Some(integer_from_bytes(data.dtype, first)).filter(|value| value.unsigned_abs() < LITERAL);
     let literal = match data.dtype {
-        // what is no number cannot be written down in a workload
-        DType::F32 => Expr::float(Some(real_from_bytes(data.dtype, first)).filter(|value| !value.is_nan())?),
+        DType::F32 => {
+            let value = real_from_bytes(data.dtype, first);
+            // what is no number cannot be written down in a workload
+            if value.is_nan() {
+                return None;
+            }
+            Expr::float(value)
+        }
         dtype if dtype.is_float() => return None,
         dtype if dtype.is_literal() => Expr::integer(integer()?),
         dtype => Expr::Cast(dtype, Box::new(Expr::integer(integer()?))),

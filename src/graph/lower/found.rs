@@ -69,12 +69,23 @@ pub fn compress(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, P
             super::parts::part_of(builder, condition, 0, &Index::constant(0), &length)?
         }
     };
+    Ok(vec![compressed(builder, input, axis, condition)?])
+}
+
+/// The elements of an axis for which a row of Booleans, no longer than that, is true.
+pub fn compressed(
+    builder: &mut Builder,
+    input: TensorId,
+    axis: usize,
+    condition: TensorId,
+) -> Result<TensorId, Problem> {
+    let own = builder.extents(input);
     let places = places_of_non_zero(builder, condition)?;
     let mut extents = own.clone();
     extents[axis] = builder.extents(places)[0].clone();
     let mut indices = vars(0, own.len());
     indices[axis] = place_in(builder, places, vec![var(axis)], &own[axis]);
-    Ok(vec![taken(builder, input, &extents, indices)?])
+    taken(builder, input, &extents, indices)
 }
 
 /// One of each kind of elements, or of slices along an axis; where the first of it is; of what kind each one

@@ -6,7 +6,7 @@
 use super::builder::Builder;
 use super::crop::{self, Cropped};
 use super::math::{add, cast, divide, float, less, load, maximum, minimum, multiply, subtract, var, vars};
-use super::operator::{Attribute, Operator, Problem, normal_axis};
+use super::operator::{Attribute, Operator, Problem};
 use super::resampling::{Line, Plan, turns};
 use crate::workload::{DType, Expr, Index, TensorId};
 
@@ -64,25 +64,17 @@ fn cropped(builder: &mut Builder, op: &Operator, plan: &Plan, lines: &[OpenLine]
     if lines.iter().any(|line| line.ratio.is_some()) {
         return Err(Problem::Unsupported("resizing a part by scales with run-time extents".to_string()));
     }
-    let axes = named_axes(op, lines.len())?;
+    let axes = op.axes_or_all(lines.len())?;
     let of_axis = |axis: usize| Cropped { axis, input: lines[axis].input.clone(), output: lines[axis].output.clone() };
     let axes: Vec<Cropped> = axes.into_iter().map(of_axis).collect();
     crop::resize(builder, op, plan, &axes)
-}
-
-/// The axes that scales, sizes and parts are given for.
-fn named_axes(op: &Operator, rank: usize) -> Result<Vec<usize>, Problem> {
-    match op.ints("axes")? {
-        Some(axes) => axes.iter().map(|axis| normal_axis(*axis, rank)).collect(),
-        None => Ok((0..rank).collect()),
-    }
 }
 
 /// All axes, from scales or sizes, which may be given for some axes only.
 fn lines(builder: &mut Builder, op: &Operator, x: TensorId) -> Result<Vec<OpenLine>, Problem> {
     let own = builder.extents(x);
     let (scales, sizes) = if op.kind == "Upsample" || op.opset < 11 { (1, usize::MAX) } else { (2, 3) };
-    let axes = named_axes(op, own.len())?;
+    let axes = op.axes_or_all(own.len())?;
     let whole = |extent: &Index| OpenLine { input: extent.clone(), output: extent.clone(), ratio: None };
     let mut lines: Vec<OpenLine> = own.iter().map(whole).collect();
     let count = |found: usize| match found == axes.len() {

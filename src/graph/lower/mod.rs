@@ -65,6 +65,7 @@ mod window;
 pub use blocks::{MAX_ITERATIONS, OpenRepeat, UNBOUNDED_ITERATIONS};
 pub use builder::Builder;
 pub use formulas::Conflict;
+pub use found::compressed;
 pub use layout::move_axis;
 pub use operator::{Attribute, Operand, Operator, Problem, normal_axis};
 pub use parts::{element, stack};

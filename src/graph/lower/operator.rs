@@ -77,6 +77,16 @@ impl Operator {
         self.inputs.get(position).copied().flatten().map(|operand| operand.tensor)
     }
 
+    /// The axes that its attribute names, in that order, each once; without one, all.
+    ///
+    /// # Errors
+    /// For axes that there are not, and for one that is named again.
+    pub fn axes_or_all(&self, rank: usize) -> Result<Vec<usize>, Problem> {
+        let Some(axes) = self.ints("axes")? else { return Ok((0..rank).collect()) };
+        normal_axes(axes, rank)?;
+        axes.iter().map(|axis| normal_axis(*axis, rank)).collect()
+    }
+
     /// Whether this operator alone reads an input.
     pub fn is_only_reader(&self, position: usize) -> bool {
         self.inputs.get(position).copied().flatten().is_some_and(|operand| operand.only_reader)

@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use super::layout::{Strided, strided};
 use super::math::{absolute, literal, load, maximum, minimum, subtract, var, vars, within};
-use super::operator::{Attribute, Operator, Problem, normal_axes, normal_axis};
+use super::operator::{Attribute, Operator, Problem, normal_axis};
 use crate::workload::{Binary, Condition, DType, Expr, Index, TensorId};
 
 /// Bound of paddings, so that no position can overflow.
@@ -144,13 +144,7 @@ pub fn centre(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Pro
     let mut input = op.input(0)?;
     let own = builder.shape(input);
     let wanted = builder.integers_input(op, 1)?;
-    let axes: Vec<usize> = match op.ints("axes")? {
-        Some(axes) => {
-            normal_axes(axes, own.len())?;
-            axes.iter().map(|axis| normal_axis(*axis, own.len())).collect::<Result<_, _>>()?
-        }
-        None => (0..own.len()).collect(),
-    };
+    let axes = op.axes_or_all(own.len())?;
     if wanted.len() != axes.len() {
         return Err(Problem::Shape(format!("{wanted:?} does not give an extent for each of the axes {axes:?}")));
     }

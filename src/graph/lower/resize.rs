@@ -2,7 +2,7 @@
 
 use super::builder::Builder;
 use super::interpolate;
-use super::operator::{Attribute, Operand, Operator, Problem, normal_axis};
+use super::operator::{Attribute, Operand, Operator, Problem};
 use super::resampling::{Line, Plan, turns};
 use crate::workload::{DType, TensorId};
 
@@ -36,10 +36,7 @@ fn lines(builder: &Builder, op: &Operator, shape: &[i64], crops: bool) -> Result
         let values = builder.data(tensor).ok_or(Problem::NotConstant(position))?.to_f64();
         Ok((!values.is_empty()).then_some(values))
     };
-    let axes: Vec<usize> = match op.ints("axes")? {
-        Some(axes) => axes.iter().map(|axis| normal_axis(*axis, shape.len())).collect::<Result<_, _>>()?,
-        None => (0..shape.len()).collect(),
-    };
+    let axes = op.axes_or_all(shape.len())?;
     let scales = match (op.attributes.get("scales"), given(scales)?) {
         (Some(Attribute::Floats(values)), None) => Some(values.iter().map(|v| f64::from(*v)).collect()),
         (_, values) => values,

@@ -327,6 +327,9 @@ def refused():
     yield "huge_transform", model([node("DFT", "x n", "y")], *image(1, 4, 1), {"n": np.int64(2 ** 30)})
     yield "complex_onesided", model([node("DFT", "x", "y", onesided=1)], *image(1, 8, 2), {})
     yield "huge_window", model([node("HannWindow", "n", "w"), node("Mul", "x w", "y")], *image(1, 1), {"n": np.int64(2 ** 30)})
+    yield "part_of_an_axis_twice", model(
+        [node("Resize", "x x none size", "y", mode="linear", axes=[0, 0], coordinate_transformation_mode="tf_crop_and_resize")],
+        *image(4), {"none": np.zeros(0, np.float32), "size": ints(9, 2)})
     yield "large_determinant", model([node("Det", "x", "y")], *image(17, 17), {})
     yield "misfitting_blocks", model([node("Col2Im", "x a b", "y")], *image(1, 4, 5), {"a": ints(3, 3), "b": ints(2, 2)})
     yield "misfitting_grid", model([node("GridSample", "x g", "y")], *image(1, 2, 3, 3), {"g": floats(1, 3, 3, 3)})
