@@ -90,35 +90,26 @@ impl<'a> Body<'a> {
         (Body { order: order.into(), outputs, ..self.clone() }, read)
     }
 
-    /// The value that a name stands for in the end: what is handed on by nodes that change no element of a
-    /// single number.
-    pub fn resolved(&self, name: &'a str) -> &'a str {
-        let mut found = name;
-        for position in self.order.iter().rev() {
-            let node = &self.nodes[*position];
-            let hands_on = matches!(node.op_type.as_str(), "Identity" | "Squeeze" | "Unsqueeze");
-            if hands_on && node.output.first().is_some_and(|output| output == found) {
-                found = node.input.first().map_or(found, String::as_str);
+    /// What values stand for in the end, of those that nodes give which only hand on their first input.
+    pub fn sources(&self, hands_on: &dyn Fn(&NodeProto) -> bool) -> HashMap<&'a str, &'a str> {
+        let mut sources: HashMap<&str, &str> = HashMap::new();
+        for node in self.order.iter().map(|position| &self.nodes[*position]).filter(|node| hands_on(node)) {
+            if let (Some(input), Some(output)) = (node.input.first(), node.output.first()) {
+                let source = sources.get(input.as_str()).copied().unwrap_or(input);
+                sources.insert(output, source);
             }
         }
-        found
+        sources
     }
 
-    /// Whether an output is an input.
-    pub fn hands_on(&self, input: usize, output: usize) -> bool {
-        let is_plain = |node: &&NodeProto| node.op_type == "Identity";
-        let mut found = self.outputs[output];
-        for node in self.order.iter().rev().map(|position| &self.nodes[*position]).filter(is_plain) {
-            if node.output.first().is_some_and(|output| output == found) {
-                found = node.input.first().map_or(found, String::as_str);
-            }
-        }
-        found == self.inputs[input]
-    }
-
-    /// The node that gives a value.
-    pub fn producer(&self, name: &str) -> Option<&'a NodeProto> {
-        self.nodes.iter().find(|node| node.output.iter().any(|output| output == name))
+    /// Of a loop's body, the states that it changes: it hands on the others.
+    pub fn changed_states(&self, states: usize) -> Vec<usize> {
+        let sources = self.sources(&|node| node.op_type == "Identity");
+        let is_changed = |state: &usize| {
+            let (input, output) = (self.inputs[2 + state], self.outputs[1 + state]);
+            sources.get(output).copied().unwrap_or(output) != input
+        };
+        (0..states).filter(is_changed).collect()
     }
 
     /// A graph in an attribute, all of whose inputs are given.

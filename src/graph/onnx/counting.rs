@@ -5,7 +5,7 @@
 //! bound is a formula of open extents, the condition has to be a comparison of a counter with it, or several
 //! of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::body::Body;
 use super::error::ImportError;
@@ -17,6 +17,9 @@ use crate::workload::{Index, TensorId};
 
 /// Maximum number of nodes that are computed to count iterations, those of all loops together.
 const MAX_COUNTED_NODES: usize = 1 << 18;
+/// Maximum number of states, and of comparisons, that a condition which counts depends on: exporters write
+/// one or two.
+const MAX_COMPARED: usize = 16;
 /// ONNX's numbers for types that hold the number of an iteration: f32, i32, i64 and f64.
 const WIDE_TYPES: [i64; 4] = [1, 6, 7, 11];
 
@@ -36,11 +39,60 @@ impl Count {
 }
 
 /// A loop that begins.
-#[derive(Clone, Copy)]
 struct Counted<'a, 'b> {
     node: &'a NodeProto,
     body: &'b Body<'a>,
     states: &'b [TensorId],
+    /// What values stand for, of whatever wide type, and which node gives each.
+    sources: HashMap<&'a str, &'a str>,
+    producers: HashMap<&'a str, &'a NodeProto>,
+    /// The inputs that are others in each iteration.
+    changed: BTreeSet<&'a str>,
+}
+
+impl<'a> Counted<'a, '_> {
+    fn new<'b>(node: &'a NodeProto, body: &'b Body<'a>, states: &'b [TensorId]) -> Counted<'a, 'b> {
+        let outputs = |node: &'a NodeProto| node.output.iter().map(move |output| (output.as_str(), node));
+        let changed = body.changed_states(states.len()).into_iter().map(|state| body.inputs[2 + state]);
+        Counted {
+            node,
+            body,
+            states,
+            sources: body.sources(&hands_on),
+            producers: body.nodes.iter().flat_map(outputs).collect(),
+            changed: [body.inputs[0]].into_iter().chain(changed).collect(),
+        }
+    }
+
+    fn source(&self, name: &'a str) -> &'a str {
+        self.sources.get(name).copied().unwrap_or(name)
+    }
+
+    /// The nodes whose results have to hold together for a value to do; one that is anything else stands for
+    /// itself. `None` for more than anybody writes.
+    fn conjuncts(&self, name: &'a str) -> Option<Vec<&'a NodeProto>> {
+        let (mut found, mut pending) = (Vec::new(), vec![name]);
+        while let Some(name) = pending.pop() {
+            match self.producers.get(self.source(name)) {
+                Some(node) if node.op_type == "And" => pending.extend(node.input.iter().map(String::as_str)),
+                node => found.extend(node),
+            }
+            if pending.len() + found.len() > MAX_COMPARED {
+                return None;
+            }
+        }
+        Some(found)
+    }
+}
+
+/// Whether a node gives the number that it is given, in another shape or wide type.
+fn hands_on(node: &NodeProto) -> bool {
+    let is_wide = || node.attribute.iter().any(|given| given.name == "to" && WIDE_TYPES.contains(&given.i));
+    match node.op_type.as_str() {
+        "Identity" | "Squeeze" | "Unsqueeze" => true,
+        "Cast" => is_wide(),
+        _ => false,
+    }
 }
 
 impl<'a> Import<'a> {
@@ -53,21 +105,21 @@ impl<'a> Import<'a> {
         trips: Option<&Index>,
         states: &[TensorId],
     ) -> Result<Option<Count>, ImportError> {
-        let counted = Counted { node, body, states };
         let most = trips.map_or(Some(i64::MAX), Index::as_constant);
         if let (Some(most), Some((part, needed))) = (most, self.part_that_counts(body, states))
-            && let Some(found) = self.counted_one_by_one(counted, &part, &needed, most)?
+            && let Some(found) = self.counted_one_by_one(node, (&part, &needed), states, most)?
         {
             return Ok(Some(Count::Exactly(Index::constant(found))));
         }
-        self.compared(counted, trips)
+        self.compared(&Counted::new(node, body, states), trips)
     }
 
+    /// Computes the part of a body that counts, and the states that it depends on, until it says no.
     fn counted_one_by_one(
         &mut self,
-        Counted { node, states, .. }: Counted<'a, '_>,
-        part: &Body<'a>,
-        needed: &[usize],
+        node: &'a NodeProto,
+        (part, needed): (&Body<'a>, &[usize]),
+        states: &[TensorId],
         most: i64,
     ) -> Result<Option<i64>, ImportError> {
         let inner_nodes = self.inner_nodes;
@@ -126,13 +178,17 @@ impl<'a> Import<'a> {
                 return counts.then(|| (part, needed.into_iter().collect()));
             }
             needed.extend(reads);
+            if needed.len() > MAX_COMPARED {
+                return None;
+            }
         }
     }
 
     /// The iterations after which the first of some comparisons with bounds no longer holds.
-    fn compared(&mut self, counted: Counted<'a, '_>, trips: Option<&Index>) -> Result<Option<Count>, ImportError> {
+    fn compared(&mut self, counted: &Counted<'a, '_>, trips: Option<&Index>) -> Result<Option<Count>, ImportError> {
+        let Some(comparisons) = counted.conjuncts(counted.body.outputs[0]) else { return Ok(None) };
         let (mut found, mut is_exact, mut has_say) = (trips.cloned(), true, false);
-        for comparison in conjuncts(counted.body, counted.body.outputs[0]) {
+        for comparison in comparisons {
             let holds = self.holds_for(counted, comparison)?;
             has_say |= holds.is_some();
             let more = found.clone().zip(holds.clone()).map(|(least, holds)| holds.minus(&least).as_constant());
@@ -152,7 +208,7 @@ impl<'a> Import<'a> {
     }
 
     /// After how many iterations a comparison no longer holds: `counter < bound`, or `counter <= bound`.
-    fn holds_for(&mut self, counted: Counted<'a, '_>, node: &'a NodeProto) -> Result<Option<Index>, ImportError> {
+    fn holds_for(&mut self, counted: &Counted<'a, '_>, node: &'a NodeProto) -> Result<Option<Index>, ImportError> {
         let [x, y] = &node.input[..] else { return Ok(None) };
         let (counter, bound, more) = match node.op_type.as_str() {
             "Less" => (x, y, 0),
@@ -168,10 +224,9 @@ impl<'a> Import<'a> {
     }
 
     /// What a value is in the first iteration, if it is one more in every other.
-    fn counter(&mut self, counted: Counted<'a, '_>, name: &'a str) -> Result<Option<Index>, ImportError> {
-        let Counted { body, .. } = counted;
-        let name = widened(body, name);
-        if name == body.inputs[0] {
+    fn counter(&mut self, counted: &Counted<'a, '_>, name: &'a str) -> Result<Option<Index>, ImportError> {
+        let name = counted.source(name);
+        if name == counted.body.inputs[0] {
             return Ok(Some(Index::constant(0)));
         }
         if let Some(state) = self.counting_state(counted, name)? {
@@ -184,31 +239,31 @@ impl<'a> Import<'a> {
     }
 
     /// The state of this name, if it is one more after each iteration.
-    fn counting_state(&mut self, counted: Counted<'a, '_>, name: &'a str) -> Result<Option<usize>, ImportError> {
+    fn counting_state(&mut self, counted: &Counted<'a, '_>, name: &'a str) -> Result<Option<usize>, ImportError> {
         let Counted { body, states, .. } = counted;
         let Some(state) = (0..states.len()).find(|state| body.inputs[2 + state] == name) else { return Ok(None) };
-        let next = widened(body, body.outputs[1 + state]);
+        let next = counted.source(body.outputs[1 + state]);
         Ok((self.predecessor(counted, next)? == Some(name)).then_some(state))
     }
 
     /// The value that another one is one more than.
-    fn predecessor(&mut self, counted: Counted<'a, '_>, name: &'a str) -> Result<Option<&'a str>, ImportError> {
-        let Some(sum) = counted.body.producer(name).filter(|node| node.op_type == "Add") else { return Ok(None) };
+    fn predecessor(&mut self, counted: &Counted<'a, '_>, name: &'a str) -> Result<Option<&'a str>, ImportError> {
+        let Some(sum) = counted.producers.get(name).filter(|node| node.op_type == "Add") else { return Ok(None) };
         let [x, y] = &sum.input[..] else { return Ok(None) };
         for (value, step) in [(x, y), (y, x)] {
             if self.single(counted, step)?.and_then(|step| step.as_constant()) == Some(1) {
-                return Ok(Some(widened(counted.body, value)));
+                return Ok(Some(counted.source(value)));
             }
         }
         Ok(None)
     }
 
     /// A single number that is the same in all iterations.
-    fn single(&mut self, counted: Counted<'a, '_>, name: &'a str) -> Result<Option<Index>, ImportError> {
-        if !counted.is_invariant(name) {
+    fn single(&mut self, counted: &Counted<'a, '_>, name: &'a str) -> Result<Option<Index>, ImportError> {
+        let (part, read) = counted.body.part(vec![name]);
+        if !read.is_disjoint(&counted.changed) {
             return Ok(None);
         }
-        let (part, _) = counted.body.part(vec![name]);
         let results = self.iteration(counted.node, &part, 0, counted.states)?;
         Ok(self.number(results[0]))
     }
@@ -220,39 +275,4 @@ impl<'a> Import<'a> {
             _ => None,
         }
     }
-}
-
-impl Counted<'_, '_> {
-    /// Whether a value is the same in all iterations.
-    fn is_invariant(&self, name: &str) -> bool {
-        let Counted { body, states, .. } = self;
-        let (_, read) = body.part(vec![name]);
-        let moves = |state: &usize| !body.hands_on(2 + state, 1 + state);
-        let moving = (0..states.len()).filter(moves).map(|state| body.inputs[2 + state]);
-        body.inputs[..1].iter().copied().chain(moving).all(|name| !read.contains(name))
-    }
-}
-
-/// The nodes whose results have to hold together for a value to do; one that is anything else stands for
-/// itself.
-fn conjuncts<'a>(body: &Body<'a>, name: &'a str) -> Vec<&'a NodeProto> {
-    let (mut found, mut pending) = (Vec::new(), vec![name]);
-    while let Some(name) = pending.pop() {
-        match body.producer(body.resolved(name)) {
-            Some(node) if node.op_type == "And" => pending.extend(node.input.iter().map(String::as_str)),
-            found_node => found.extend(found_node),
-        }
-    }
-    found
-}
-
-/// The value that a name stands for, of whatever wide type.
-fn widened<'a>(body: &Body<'a>, name: &'a str) -> &'a str {
-    let mut found = body.resolved(name);
-    while let Some(node) = body.producer(found).filter(|node| node.op_type == "Cast") {
-        let is_wide = node.attribute.iter().any(|given| given.name == "to" && WIDE_TYPES.contains(&given.i));
-        let Some(input) = node.input.first().filter(|_| is_wide) else { break };
-        found = body.resolved(input);
-    }
-    found
 }

@@ -5,7 +5,7 @@ use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
 use crate::graph::TensorData;
-use crate::graph::lower::{self, Attribute, OpenRepeat, Operand, Operator, Problem, UNBOUNDED_ITERATIONS};
+use crate::graph::lower::{OpenRepeat, Problem, UNBOUNDED_ITERATIONS, compressed};
 use crate::workload::{Index, TensorId};
 
 /// What a loop leaves: its last states, and what it collected.
@@ -82,7 +82,7 @@ impl<'a> Import<'a> {
         };
         let count = trips.cloned().unwrap_or(Index::constant(UNBOUNDED_ITERATIONS));
         // what every iteration hands on is what it was, and constants stay constants
-        let moving: Vec<usize> = (0..states.len()).filter(|state| !body.hands_on(2 + state, 1 + state)).collect();
+        let moving = body.changed_states(states.len());
         let initial: Vec<TensorId> = moving.iter().map(|state| states[*state]).collect();
         let mut open = self.builder.open_repeat(&count, &initial, &numbers).map_err(wrong)?;
         let mut given = states.to_vec();
@@ -140,17 +140,7 @@ impl<'a> Import<'a> {
         next.rotate_left(1);
         let (last, mut collected) = self.builder.close_repeat(open, &next, &collected).map_err(wrong)?;
         let Some(ran) = collected.pop() else { return Ok((last, collected)) };
-        let found = collected.into_iter().map(|whole| self.leading(node, whole, ran)).collect::<Result<Vec<_>, _>>()?;
-        Ok((last, found))
-    }
-
-    /// The elements of the leading axis of a tensor for which a vector of Booleans is true.
-    fn leading(&mut self, node: &NodeProto, whole: TensorId, chosen: TensorId) -> Result<TensorId, ImportError> {
-        let inputs = [whole, chosen].map(|tensor| Some(Operand { tensor, only_reader: false })).to_vec();
-        let attributes = [("axis".to_string(), Attribute::Int(0))].into();
-        let compress =
-            Operator { kind: "Compress".to_string(), opset: self.opset(), attributes, inputs, outputs: vec![true] };
-        let found = lower::lower(&mut self.builder, &compress).map_err(|problem| problem_of(node, problem))?;
-        Ok(found[0])
+        let found = collected.into_iter().map(|whole| compressed(&mut self.builder, whole, 0, ran));
+        Ok((last, found.collect::<Result<Vec<_>, _>>().map_err(wrong)?))
     }
 }
