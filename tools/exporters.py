@@ -2,6 +2,7 @@
 """Networks as other frameworks than PyTorch write them, held to ONNX Runtime.
 
 usage: exporters.py keras OUT_DIR [NAME ...]        networks of Keras, by tf2onnx
+       exporters.py tensorflow OUT_DIR [TEXT ...]   functions, layers and loops of `tensorflow_networks.py` (TEXT: in the name)
        exporters.py tflite OUT_DIR                  the networks inside MediaPipe's package, by tf2onnx
        exporters.py jax OUT_DIR [TEXT ...]          what jax2onnx tests itself with, some 1,700 small networks (TEXT: in the name)
        exporters.py check [--json OUT] FILE.onnx ...
@@ -11,8 +12,8 @@ artifact read by `tilescribe show`, and runs it where its open extents are 2, an
 Runtime's within 1e-3 of each output's largest magnitude. What ONNX Runtime cannot load or run is skipped, and what draws random
 numbers or computes no numbers at all is not compared. Exit code: 1 if a network that compiles is wrong, else 0.
 
-The exporters do not get on in one environment: keras and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs jax2onnx, flax and
-equinox, check needs numpy, onnx and onnxruntime.
+The exporters do not get on in one environment: keras, tensorflow and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs
+jax2onnx, flax and equinox, check needs numpy, onnx and onnxruntime.
 """
 import argparse
 import concurrent.futures
@@ -44,6 +45,21 @@ def keras(out, names):
         network = getattr(tensorflow.keras.applications, name)(weights=None, input_shape=(side, side, 3))
         signature = (tensorflow.TensorSpec((1, side, side, 3), tensorflow.float32, name="x"),)
         tf2onnx.convert.from_keras(network, input_signature=signature, opset=OPSET, output_path=str(out / f"keras_{name.lower()}.onnx"))
+        print(name, flush=True)
+
+
+def tensorflow(out, texts):
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow
+    import tensorflow_networks
+    import tf2onnx
+
+    for name, function, shapes in tensorflow_networks.networks():
+        if texts and not any(text in name for text in texts):
+            continue
+        signature = tuple(tensorflow.TensorSpec(shape, tensorflow.float32, name=f"x{at}") for at, shape in enumerate(shapes))
+        exported = tensorflow.function(function, input_signature=signature)
+        tf2onnx.convert.from_function(exported, input_signature=signature, opset=OPSET, output_path=str(out / f"tf_{name}.onnx"))
         print(name, flush=True)
 
 
@@ -146,7 +162,7 @@ def draws(model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["keras", "tflite", "jax", "check"])
+    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "check"])
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
@@ -154,7 +170,7 @@ def main():
         return check([pathlib.Path(path) for path in options.paths], options.json)
     out = pathlib.Path(options.paths[0])
     out.mkdir(parents=True, exist_ok=True)
-    {"keras": keras, "tflite": tflite, "jax": jax}[options.what](out, options.paths[1:])
+    {"keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax}[options.what](out, options.paths[1:])
     return 0
 
 
