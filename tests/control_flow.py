@@ -353,9 +353,65 @@ def endless(random):
     return Case(nodes, {"x": state}, ["r", "count"] + outputs[2:], constants)
 
 
+def sequences(random):
+    """Lists of rows: taken apart, changed, grown by a loop that is unrolled, stays one, or runs as often as an extent says, and put together."""
+    rows, width = int(random.integers(3, 6)), int(random.integers(2, 5))
+    trips = random.choice([3, 3000, 0])
+    constants = {"one": np.int64(1), "sizes": np.array([1] * (rows - 2) + [2]), "place": np.int64(random.choice([0, 1, -1])), "trips": np.int64(trips),
+                 "less": np.float32(0.9), "zero": np.float32(0), "nothing": np.int64(0)}
+    nodes = [helper.make_node("SplitToSequence", ["x"] + ["one"] * (random.random() < 0.5), ["rows"], axis=0, keepdims=0),
+             helper.make_node("SplitToSequence", ["x", "sizes"], ["parts"], axis=0), helper.make_node("ConcatFromSequence", ["parts"], ["whole"], axis=0),
+             helper.make_node("SequenceAt", ["rows", "place"], ["row"]), helper.make_node("SequenceLength", ["rows"], ["many"])]
+    held = "rows"
+    for step in range(int(random.integers(1, 4))):
+        given = ["place"] if random.random() < 0.5 else []
+        kind = random.choice(["SequenceInsert", "SequenceErase", "Identity"])
+        inputs = {"SequenceInsert": [held, "row"] + given, "SequenceErase": [held] + given, "Identity": [held]}[kind]
+        nodes.append(helper.make_node(kind, inputs, [f"held{step}"]))
+        held = f"held{step}"
+    state, row = typed("s", TensorProto.FLOAT, [width]), helper.make_tensor_type_proto(TensorProto.FLOAT, [width])
+    sequence = lambda name: helper.make_value_info(name, helper.make_sequence_type_proto(row))
+    inner = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Mul", ["s", "less"], ["u"]), helper.make_node("Add", ["u", "row"], ["t"]),
+             helper.make_node("SequenceInsert", ["grown", random.choice(["t", "u"])], ["more"])]
+    body = helper.make_graph(inner, "body", [typed("i", TensorProto.INT64, []), typed("go", TensorProto.BOOL, []), state, sequence("grown")],
+                             [typed("on", TensorProto.BOOL, []), typed("t", TensorProto.FLOAT, [width]), sequence("more")])
+    if random.random() < 0.3:
+        nodes.append(helper.make_node("SequenceEmpty", [], ["start"]))
+    else:
+        nodes.append(helper.make_node("Identity", [held], ["start"]))
+    nodes += [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Gather", ["shape", "nothing"], ["extent"]),
+              helper.make_node("Loop", ["trips" if trips else "extent", "", "row", "start"], ["state", "all"], body=body)]
+    joined = helper.make_node("ConcatFromSequence", ["all"], ["joined"], axis=int(random.choice([0, -1])), new_axis=int(random.random() < 0.5))
+    nodes += [joined, helper.make_node("SequenceLength", ["all"], ["length"]), helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+              helper.make_node("Greater", ["sum", "zero"], ["is"]), helper.make_node("Cast", ["is"], ["where"], to=TensorProto.INT64),
+              helper.make_node("SequenceAt", ["all", "where"], ["chosen"]), helper.make_node("Neg", ["joined"], ["r"])]
+    x = random.standard_normal((rows, width)).astype(np.float32)
+    return Case(nodes, {"x": x}, ["r", "state", "length", "whole", "many", "chosen"], constants)
+
+
+def places(random):
+    """A loop that reads a part of a tensor where its number, or a counter of its own, says, and writes where that does."""
+    rows, width = int(random.choice([5, 600])), int(random.integers(1, 4))
+    own, backwards = random.random() < 0.5, random.random() < 0.4
+    at = "n" if own else "i"
+    inner = [helper.make_node("Add", ["n", "one"], ["m"]), helper.make_node("Less", ["m", "rows"], ["on"])]
+    inner.append(helper.make_node("Sub", ["final", at], ["p"]) if backwards else helper.make_node("Identity", [at], ["p"]))
+    inner += [helper.make_node("Unsqueeze", ["p", "axis"], ["from"]), helper.make_node("Add", ["from", "one"], ["behind"]),
+              helper.make_node("Min", ["behind", "rows"], ["to"]), helper.make_node("Slice", ["x", "from", "to", "axis"], ["part"]),
+              helper.make_node("Mul", ["part", "factor"], ["scaled"]), helper.make_node("Shape", ["scaled"], ["shape"]),
+              helper.make_node("Expand", ["p", "shape"], ["where"]), helper.make_node("ScatterElements", ["s", "where", "scaled"], ["t"], axis=0)]
+    body = helper.make_graph(inner, "body", [typed("i", TensorProto.INT64, []), typed("go", TensorProto.BOOL, []), typed("s", TensorProto.FLOAT, [rows, width]), typed("n", TensorProto.INT64, [])],
+                             [typed("on", TensorProto.BOOL, []), typed("t", TensorProto.FLOAT, [rows, width]), typed("m", TensorProto.INT64, []), typed("part", TensorProto.FLOAT, [1, width])])
+    constants = {"one": np.int64(1), "rows": np.int64(rows), "final": np.int64(rows - 1), "axis": np.array([0]), "factor": np.float32(random.choice([2.0, -0.5])),
+                 "zero": np.int64(0), "trips": np.int64(random.choice([2 ** 63 - 1, rows, rows - 2])), "state": np.zeros((rows, width), np.float32)}
+    nodes = [helper.make_node("Loop", ["trips", "", "state", "zero"], ["last", "count", "parts"], body=body), helper.make_node("Neg", ["last"], ["r"])]
+    return Case(nodes, {"x": random.standard_normal((rows, width)).astype(np.float32)}, ["r", "count", "parts"], constants)
+
+
 KINDS = {"lstm": lambda r: recurrent("LSTM", r), "gru": lambda r: recurrent("GRU", r), "rnn": lambda r: recurrent("RNN", r), "if": branch, "loop": loop, "while": until,
          "scan": scan, "top_k": top_k, "scatter": scatter, "function": function, "inside": inside,
-         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes, "computed": computed, "endless": endless}
+         "non_zero": non_zero, "unique": unique, "compress": compress, "boxes": boxes, "computed": computed, "endless": endless,
+         "sequences": sequences, "places": places}
 
 
 def network(kind, seed, number):

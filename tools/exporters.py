@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Networks as other frameworks than PyTorch write them, held to ONNX Runtime.
+"""Networks as other frameworks and PyTorch's scripts write them, held to ONNX Runtime.
 
 usage: exporters.py keras OUT_DIR [NAME ...]        networks of Keras, by tf2onnx
        exporters.py tensorflow OUT_DIR [TEXT ...]   functions, layers and loops of `tensorflow_networks.py` (TEXT: in the name)
        exporters.py tflite OUT_DIR                  the networks inside MediaPipe's package, by tf2onnx
        exporters.py jax OUT_DIR [TEXT ...]          what jax2onnx tests itself with, some 1,700 small networks (TEXT: in the name)
+       exporters.py scripted OUT_DIR [TEXT ...]     modules of `scripted_networks.py`, by torch.jit.script, two operator sets each
        exporters.py check [--json OUT] FILE.onnx ...
 
 `check` compiles every file by `target/release/tilescribe compile --trials-per-task 0`, without any other flag, has every task of the
@@ -13,7 +14,7 @@ Runtime's within 1e-3 of each output's largest magnitude. What ONNX Runtime cann
 numbers or computes no numbers at all is not compared. Exit code: 1 if a network that compiles is wrong, else 0.
 
 The exporters do not get on in one environment: keras, tensorflow and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs
-jax2onnx, flax and equinox, check needs numpy, onnx and onnxruntime.
+jax2onnx, flax and equinox, scripted needs torch, check needs numpy, onnx and onnxruntime.
 """
 import argparse
 import concurrent.futures
@@ -60,6 +61,22 @@ def tensorflow(out, texts):
         signature = tuple(tensorflow.TensorSpec(shape, tensorflow.float32, name=f"x{at}") for at, shape in enumerate(shapes))
         exported = tensorflow.function(function, input_signature=signature)
         tf2onnx.convert.from_function(exported, input_signature=signature, opset=OPSET, output_path=str(out / f"tf_{name}.onnx"))
+        print(name, flush=True)
+
+
+def scripted(out, texts):
+    import scripted_networks
+    import torch
+
+    torch.manual_seed(0)
+    for name, module, shape, dims in scripted_networks.networks():
+        if texts and not any(text in name for text in texts):
+            continue
+        sample = (torch.randn(*shape),)
+        for opset in (11, OPSET):
+            dynamic = {"x": dims} if dims else None
+            names = {"input_names": ["x"], "dynamic_axes": dynamic, "opset_version": opset, "dynamo": False}
+            torch.onnx.export(torch.jit.script(module), sample, str(out / f"scripted_{name}_{opset}.onnx"), **names)
         print(name, flush=True)
 
 
@@ -162,7 +179,7 @@ def draws(model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "check"])
+    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "scripted", "check"])
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
@@ -170,7 +187,8 @@ def main():
         return check([pathlib.Path(path) for path in options.paths], options.json)
     out = pathlib.Path(options.paths[0])
     out.mkdir(parents=True, exist_ok=True)
-    {"keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax}[options.what](out, options.paths[1:])
+    exporters = {"keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted}
+    exporters[options.what](out, options.paths[1:])
     return 0
 
 

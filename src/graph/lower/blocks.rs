@@ -5,10 +5,12 @@
 use super::builder::{Builder, Outer};
 use super::math::{add, literal, load, vars};
 use super::operator::Problem;
+use super::reshape::reshape_to;
 use crate::graph::{
-    Branch, Collected, Conditional, LibraryCall, Origin, Repeat, Routine, Scanned, State, Step, Symbol, TensorData,
+    Branch, Collected, Conditional, LibraryCall, Origin, ProgramStage, Repeat, Routine, Scanned, State, Step, Symbol,
+    TensorData,
 };
-use crate::workload::{DType, Expr, Extents, Index, Parameter, Tensor, TensorId, Var};
+use crate::workload::{DType, Expr, Extents, Index, Parameter, Stage, Tensor, TensorId, Var};
 
 /// A repetition may run so often.
 pub const MAX_ITERATIONS: i64 = 1 << 24;
@@ -34,6 +36,8 @@ pub struct OpenRepeat {
     scanned: Vec<Scanned>,
     /// The number of the state that says whether it goes on.
     going: Option<usize>,
+    /// The first tensor of its body.
+    first: usize,
 }
 
 impl OpenRepeat {
@@ -110,7 +114,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`Problem`] where the condition is something else, or the results differ in shape or type.
-    pub fn conditional(&mut self, condition: TensorId, branches: [Branch; 2]) -> Result<Vec<TensorId>, Problem> {
+    pub fn conditional(&mut self, condition: TensorId, mut branches: [Branch; 2]) -> Result<Vec<TensorId>, Problem> {
         self.count_operation()?;
         let about = self.tensor(condition);
         if about.dtype != DType::Bool {
@@ -119,6 +123,7 @@ impl Builder {
         if about.elements() != 1 {
             return Err(Problem::Shape(format!("a condition of shape {:?} is no single value", about.shape)));
         }
+        self.give_same_rank(&mut branches);
         let mut outputs = Vec::new();
         for (yes, no) in branches[0].results.iter().zip(&branches[1].results) {
             let (yes, no) = (self.tensor(*yes).clone(), self.tensor(*no).clone());
@@ -133,6 +138,30 @@ impl Builder {
         let node = self.node();
         self.steps().push(Step::If(Conditional { condition, branches, outputs: outputs.clone(), node }));
         Ok(outputs)
+    }
+
+    /// Where branches give one element in shapes of different ranks, the one of fewer axes takes those of the
+    /// other: exporters write flags as scalars here and as rows of one there.
+    fn give_same_rank(&mut self, branches: &mut [Branch; 2]) {
+        for at in 0..branches[0].results.len().min(branches[1].results.len()) {
+            let results = [0, 1].map(|branch| branches[branch].results[at]);
+            let ranks = results.map(|tensor| self.rank(tensor));
+            if ranks[0] == ranks[1] || !results.iter().all(|tensor| self.is_single(*tensor)) {
+                continue;
+            }
+            let (low, high) = if ranks[0] < ranks[1] { (0, 1) } else { (1, 0) };
+            let about = Tensor { dtype: self.dtype(results[low]), ..self.tensor(results[high]).clone() };
+            let own = self.add_alike(&about);
+            let value = load(results[low], vec![Index::constant(0); ranks[low]]);
+            let stage = ProgramStage { stage: Stage::map(own, about.shape, value), node: self.node() };
+            branches[low].steps.push(Step::Stage(stage));
+            branches[low].results[at] = own;
+        }
+    }
+
+    fn is_single(&self, tensor: TensorId) -> bool {
+        let about = self.tensor(tensor);
+        about.extents.is_fixed() && about.elements() == 1
     }
 
     /// Starts a repetition with states, and with tensors whose leading axis it goes through, backwards where
@@ -152,13 +181,14 @@ impl Builder {
             return Err(Problem::Unsupported("a long loop inside of another one".to_string()));
         }
         let initial = states.iter().map(|state| self.copied(*state)).collect::<Result<Vec<_>, _>>()?;
-        let mut open = OpenRepeat { count: count.clone(), most, states: Vec::new(), scanned: Vec::new(), going: None };
+        let (count, first) = (count.clone(), self.tensors());
+        let mut open = OpenRepeat { count, most, states: Vec::new(), scanned: Vec::new(), going: None, first };
         for initial in initial {
             let about = self.tensor(initial).clone();
             open.states.push((initial, self.add_alike(&about)));
         }
         for (whole, reversed) in scanned {
-            let whole = self.along(*whole, count)?;
+            let whole = self.along(*whole, &open.count)?;
             let about = self.tensor(whole).clone();
             let extents = about.extents.moved(|axis| axis.checked_sub(1));
             let part = self.add_alike(&Tensor { shape: about.shape[1..].to_vec(), extents, ..about });
@@ -222,6 +252,19 @@ impl Builder {
         Ok(current)
     }
 
+    /// Adds a state that no iteration reads: what each leaves, of the extents and the type of a tensor, to a
+    /// repetition that runs at least once.
+    ///
+    /// # Errors
+    /// As [`Builder::add_state`].
+    pub fn add_result(&mut self, open: &mut OpenRepeat, like: TensorId) -> Result<TensorId, Problem> {
+        let body = self.close_block();
+        let before = self.zeros_like(like);
+        self.open_block(true);
+        *self.steps() = body;
+        self.add_state(open, before?)
+    }
+
     /// The same for the Boolean, of one element, that ends the repetition: once it is false, iterations hand
     /// on what they find.
     ///
@@ -264,16 +307,20 @@ impl Builder {
         next: &[TensorId],
         collected: &[(TensorId, bool)],
     ) -> Result<(Vec<TensorId>, Vec<TensorId>), Problem> {
-        let OpenRepeat { count, most, states, scanned, going } = open;
+        let OpenRepeat { count, most, states, scanned, going, first } = open;
         let mut closed = Vec::new();
         for ((initial, current), next) in states.into_iter().zip(next) {
-            let (before, after) = (self.tensor(current).clone(), self.tensor(*next).clone());
+            let mut next = *next;
+            if self.rank(current) != self.rank(next) && self.is_single(current) && self.is_single(next) {
+                next = reshape_to(self, next, self.shape(current))?;
+            }
+            let (before, after) = (self.tensor(current).clone(), self.tensor(next).clone());
             let keeps_extents = before.shape == after.shape && before.extents == after.extents;
             if !keeps_extents || before.dtype != after.dtype {
                 let what = format!("a loop whose state of shape {:?} becomes {:?}", before.shape, after.shape);
                 return Err(Problem::Unsupported(what));
             }
-            let (next, last) = (self.copied(*next)?, self.add_alike(&before));
+            let (next, last) = (self.copied(next)?, self.add_alike(&before));
             closed.push(State { initial, current, next, last });
         }
         let mut wholes = Vec::new();
@@ -289,6 +336,7 @@ impl Builder {
         let last = closed.iter().map(|state| state.last).collect();
         let results = wholes.iter().map(|collected| collected.whole).collect();
         let (body, node) = (self.close_block(), self.node());
+        self.check_extents_of_iterations(&body, first)?;
         self.steps().push(Step::Repeat(Repeat {
             count: most,
             formula: Some(count).filter(|count| count.as_constant().is_none()),

@@ -2,7 +2,7 @@
 
 mod stages;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::formulas::Formulas;
 use super::math::{float, load, var};
@@ -78,6 +78,8 @@ pub struct Builder {
     pub(super) known: HashMap<TensorId, Vec<Index>>,
     /// By tensor, row-major place and what it is at least: elements that are read as extents.
     pub(super) numbers_read: HashMap<(TensorId, i64, i64), Index>,
+    /// By symbol: the tensors that hold the numbers of iterations.
+    pub(super) iterations: BTreeMap<usize, TensorId>,
     /// Bytes of the constants that were computed, and the maximum of those.
     computed_bytes: u64,
     computed_limit: u64,
@@ -191,6 +193,11 @@ impl Builder {
         fold::remove_dead(&mut self.program);
         self.program.drop_unused_symbols();
         self.program
+    }
+
+    /// How many tensors there are so far.
+    pub(super) fn tensors(&self) -> usize {
+        self.program.tensors.len()
     }
 
     pub fn tensor(&self, tensor: TensorId) -> &Tensor {

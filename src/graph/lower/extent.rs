@@ -30,6 +30,14 @@ impl Builder {
         self.tensor(tensor).formulas()
     }
 
+    /// The lesser of two formulas.
+    ///
+    /// # Errors
+    /// [`Problem`] where it may be negative, or is too large.
+    pub fn lesser(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        self.formulas.lesser(x, y)
+    }
+
     /// Whether a number is 0 in every run in which another one is.
     pub fn vanishes_with(&self, number: &Index, other: &Index) -> bool {
         self.formulas.vanishes_with(number, other)

@@ -382,6 +382,7 @@ impl Formulas {
                 let apart: Vec<Index> = match &symbol.origin {
                     Origin::Minimum(x, y) => [x, y].into_iter().map(|x| numbered(x).minus(&own)).collect(),
                     Origin::Maximum(x, y) => [x, y].into_iter().map(|x| own.clone().minus(&numbered(x))).collect(),
+                    Origin::Count { most } => vec![numbered(most).minus(&own)],
                     _ => Vec::new(),
                 };
                 apart.into_iter().map(|index| Condition { index, low: 0, high: i64::MAX })

@@ -84,7 +84,12 @@ pub fn dft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Proble
 
 /// `STFT`: transforms of frames, each multiplied by a window.
 pub fn stft(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    let signal = op.input(0)?;
+    let mut signal = op.input(0)?;
+    if builder.rank(signal) == 2 {
+        // of real numbers, as ONNX Runtime takes it, too
+        let extents = [&builder.extents(signal)[..], &[Index::constant(1)]].concat();
+        signal = reshape_to_extents(builder, signal, &extents)?;
+    }
     let parts = complex_parts(builder, signal)?;
     let extents = builder.extents(signal);
     let [batch, samples, _] = &extents[..] else {

@@ -55,7 +55,7 @@ fn gather_in_run(builder: &mut Builder, input: TensorId, places: TensorId, axis:
     let at = vars(axis, of_places.len());
     let place = match builder.integer_formulas(places).as_deref() {
         // one place, counted from either end
-        Some([place]) => {
+        Some([place]) if !builder.is_of_iteration(place) => {
             let range = builder.formulas.range_of(place).unwrap_or(Interval { low: -1, high: 0 });
             let place = match (range.low >= 0, range.high < 0) {
                 (true, _) => place.clone(),

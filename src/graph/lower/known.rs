@@ -59,7 +59,12 @@ impl Builder {
     ///
     /// # Errors
     /// Never for what is as small as [`MAX_ELEMENTS`].
-    fn known_tensor(&mut self, shape: Vec<i64>, dtype: DType, elements: Vec<Index>) -> Result<TensorId, Problem> {
+    pub(super) fn known_tensor(
+        &mut self,
+        shape: Vec<i64>,
+        dtype: DType,
+        elements: Vec<Index>,
+    ) -> Result<TensorId, Problem> {
         let elements: Vec<Index> = elements.iter().map(|formula| self.formulas.simple(formula)).collect();
         let constants: Option<Vec<i64>> = elements.iter().map(Index::as_constant).collect();
         if let Some(constants) = constants {
@@ -109,7 +114,17 @@ pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Option<Vec<TensorId
         "Identity" | "Gather" | "Slice" | "Unsqueeze" | "Squeeze" | "Reshape" | "Flatten" | "Transpose" | "Expand"
         | "Tile" | "Split" => vec![0],
         "Where" => vec![1, 2],
-        _ => return computed(builder, op, &inputs),
+        _ => {
+            let of_iteration = |tensor: &TensorId| {
+                builder.known.get(tensor).is_some_and(|own| own.iter().any(|formula| builder.is_of_iteration(formula)))
+            };
+            let is_data = inputs.iter().any(of_iteration);
+            return match computed(builder, op, &inputs) {
+                // what no formula says of the number of an iteration is computed from it
+                Err(Problem::Unsupported(_) | Problem::TooLarge(_)) if is_data => Ok(None),
+                found => found,
+            };
+        }
     };
     moved(builder, op, &data)
 }

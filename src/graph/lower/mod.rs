@@ -31,6 +31,7 @@ mod gather;
 mod grid;
 mod grouped;
 mod interpolate;
+mod iteration;
 mod known;
 mod layout;
 mod losses;
@@ -68,7 +69,7 @@ pub use formulas::Conflict;
 pub use found::compressed;
 pub use layout::move_axis;
 pub use operator::{Attribute, Operand, Operator, Problem, normal_axis};
-pub use parts::{element, stack};
+pub use parts::{chained, element, stack};
 pub use reshape::reshape_to;
 
 use crate::workload::{DType, TensorId};

@@ -1,7 +1,7 @@
 //! Tensors that lie one after the other along an axis: put together, and taken apart.
 
 use super::builder::Builder;
-use super::layout::{Strided, strided};
+use super::layout::{Strided, move_axis, strided};
 use super::math::{literal, load, var, vars, within};
 use super::operator::{Operator, Problem, normal_axis};
 use super::reshape;
@@ -188,4 +188,13 @@ pub fn stack(builder: &mut Builder, parts: &[TensorId], axis: usize) -> Result<T
     let parts = parts.iter().map(|part| reshape::reshape_to_extents(builder, *part, &extents));
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     concatenated(builder, parts, axis)
+}
+
+/// The parts of a tensor along its leading axis, one after the other along one of theirs.
+pub fn chained(builder: &mut Builder, stacked: TensorId, axis: usize) -> Result<TensorId, Problem> {
+    let moved = move_axis(builder, stacked, 0, axis)?;
+    let mut extents = builder.extents(moved);
+    let own = extents.remove(axis + 1);
+    extents[axis] = builder.formulas.product(&[extents[axis].clone(), own])?;
+    reshape::reshape_to_extents(builder, moved, &extents)
 }

@@ -90,11 +90,13 @@ impl<'a> Body<'a> {
         (Body { order: order.into(), outputs, ..self.clone() }, read)
     }
 
-    /// What values stand for in the end, of those that nodes give which only hand on their first input.
-    pub fn sources(&self, hands_on: &dyn Fn(&NodeProto) -> bool) -> HashMap<&'a str, &'a str> {
+    /// What values stand for in the end, of those that nodes give which only hand on the input of this
+    /// position.
+    pub fn sources(&self, handed_on: &dyn Fn(&NodeProto) -> Option<usize>) -> HashMap<&'a str, &'a str> {
         let mut sources: HashMap<&str, &str> = HashMap::new();
-        for node in self.order.iter().map(|position| &self.nodes[*position]).filter(|node| hands_on(node)) {
-            if let (Some(input), Some(output)) = (node.input.first(), node.output.first()) {
+        for node in self.order.iter().map(|position| &self.nodes[*position]) {
+            let input = handed_on(node).and_then(|position| node.input.get(position));
+            if let (Some(input), Some(output)) = (input, node.output.first()) {
                 let source = sources.get(input.as_str()).copied().unwrap_or(input);
                 sources.insert(output, source);
             }
@@ -104,7 +106,7 @@ impl<'a> Body<'a> {
 
     /// Of a loop's body, the states that it changes: it hands on the others.
     pub fn changed_states(&self, states: usize) -> Vec<usize> {
-        let sources = self.sources(&|node| node.op_type == "Identity");
+        let sources = self.sources(&|node| (node.op_type == "Identity").then_some(0));
         let is_changed = |state: &usize| {
             let (input, output) = (self.inputs[2 + state], self.outputs[1 + state]);
             sources.get(output).copied().unwrap_or(output) != input

@@ -7,8 +7,9 @@ use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
 use super::repetition::{End, Results};
+use super::value::{Value, formed, forms_of, parts_of};
 use crate::graph::TensorData;
-use crate::graph::lower::{MAX_ITERATIONS, Operand, Problem, reshape_to, stack};
+use crate::graph::lower::{MAX_ITERATIONS, Problem, reshape_to, stack};
 use crate::workload::{Index, TensorId};
 
 /// A loop is unrolled if that makes so many nodes at most, those of inner loops counted once.
@@ -16,11 +17,11 @@ pub(super) const MAX_UNROLLED_NODES: usize = 1 << 12;
 
 impl<'a> Import<'a> {
     /// An operator that holds graphs.
-    pub(super) fn add_control(&mut self, node: &'a NodeProto) -> Result<Vec<TensorId>, ImportError> {
+    pub(super) fn add_control(&mut self, node: &'a NodeProto) -> Result<Vec<Value>, ImportError> {
         match node.op_type.as_str() {
             "If" => self.add_if(node),
             "Loop" => self.add_loop(node),
-            _ => self.add_scan(node),
+            _ => Ok(self.add_scan(node)?.into_iter().map(Value::Tensor).collect()),
         }
     }
 
@@ -29,7 +30,7 @@ impl<'a> Import<'a> {
         self.builder.enter(format!("{} {}", node.op_type, super::node_name(node)));
     }
 
-    fn add_if(&mut self, node: &'a NodeProto) -> Result<Vec<TensorId>, ImportError> {
+    fn add_if(&mut self, node: &'a NodeProto) -> Result<Vec<Value>, ImportError> {
         let condition = self.required(node, 0)?;
         if let Some(known) = self.builder.integers(condition) {
             let [value] = known[..] else {
@@ -43,7 +44,7 @@ impl<'a> Import<'a> {
             return Ok(results);
         }
         self.enter(node);
-        let mut branches = Vec::new();
+        let (mut branches, mut forms) = (Vec::new(), Vec::new());
         for name in ["then_branch", "else_branch"] {
             let body = self.graph_of(node, name)?;
             self.check_outputs(node, &body)?;
@@ -51,10 +52,18 @@ impl<'a> Import<'a> {
             let mut results = self.run_graph(node, &body, &[])?;
             results.truncate(node.output.len());
             self.enter(node);
-            branches.push(self.builder.close_branch(&results).map_err(|problem| problem_of(node, problem))?);
+            forms.push(forms_of(&results));
+            let closed = self.builder.close_branch(&parts_of(&results));
+            branches.push(closed.map_err(|problem| problem_of(node, problem))?);
         }
         let Ok(branches) = branches.try_into() else { return Ok(Vec::new()) };
-        self.builder.conditional(condition, branches).map_err(|problem| problem_of(node, problem))
+        let differ = || Problem::Unsupported("branches that give sequences of different lengths".to_string());
+        if forms[0] != forms[1] {
+            return Err(problem_of(node, differ()));
+        }
+        let results = self.builder.conditional(condition, branches);
+        let results = results.and_then(|results| formed(&forms[0], results).ok_or_else(differ));
+        results.map_err(|problem| problem_of(node, problem))
     }
 
     /// The results of the one branch that is needed: the other one gives tensors without elements, in the
@@ -63,11 +72,7 @@ impl<'a> Import<'a> {
     /// ```text
     /// if boxes · 4 == 0 { [] } else { f(boxes) }
     /// ```
-    fn add_only_branch(
-        &mut self,
-        node: &'a NodeProto,
-        condition: TensorId,
-    ) -> Result<Option<Vec<TensorId>>, ImportError> {
+    fn add_only_branch(&mut self, node: &'a NodeProto, condition: TensorId) -> Result<Option<Vec<Value>>, ImportError> {
         let known = self.builder.integer_formulas(condition);
         let Some([condition]) = known.as_deref() else { return Ok(None) };
         let holds_not = Index::constant(1).minus(condition);
@@ -81,15 +86,17 @@ impl<'a> Import<'a> {
                 continue;
             }
             let nothing = self.run_graph(node, &empty, &[])?;
-            if !nothing.iter().all(|tensor| self.builder.shape(*tensor).contains(&0)) {
+            let is_empty = |value: &Value| value.tensor().is_ok_and(|tensor| self.builder.shape(tensor).contains(&0));
+            if !nothing.iter().all(is_empty) {
                 continue;
             }
             let results = self.run_graph(node, &other, &[])?;
             self.enter(node);
-            let fits = |(nothing, result): (&TensorId, &TensorId)| {
-                self.builder.dtype(*nothing) == self.builder.dtype(*result)
-                    && self.builder.rank(*nothing) == self.builder.rank(*result)
-                    && self.builder.extents(*result).iter().any(|extent| self.builder.vanishes_with(extent, zero))
+            let fits = |(nothing, result): (&Value, &Value)| {
+                let (Ok(nothing), Ok(result)) = (nothing.tensor(), result.tensor()) else { return false };
+                self.builder.dtype(nothing) == self.builder.dtype(result)
+                    && self.builder.rank(nothing) == self.builder.rank(result)
+                    && self.builder.extents(result).iter().any(|extent| self.builder.vanishes_with(extent, zero))
             };
             if nothing.iter().zip(&results).take(node.output.len()).all(fits) {
                 return Ok(Some(results));
@@ -114,21 +121,26 @@ impl<'a> Import<'a> {
 
     /// Number of iterations, condition, states -> last states, collected values. The body takes the
     /// iteration, the condition and the states, and gives the condition, the states, and what is collected.
-    fn add_loop(&mut self, node: &'a NodeProto) -> Result<Vec<TensorId>, ImportError> {
-        let operands = self.operands(node)?;
-        let given = |position: usize| operands.get(position).copied().flatten().map(|Operand { tensor, .. }| tensor);
-        let states =
-            (2..operands.len()).map(|position| self.required(node, position)).collect::<Result<Vec<_>, _>>()?;
+    fn add_loop(&mut self, node: &'a NodeProto) -> Result<Vec<Value>, ImportError> {
+        let values = self.values(node)?;
+        let given = |position: usize| match values.get(position) {
+            Some(Some(value)) => value.tensor().map(Some).map_err(|problem| problem_of(node, problem)),
+            _ => Ok(None),
+        };
+        let missing = |position: usize| problem_of(node, Problem::MissingInput(position));
+        let states = values.iter().enumerate().skip(2);
+        let states = states.map(|(position, state)| state.clone().ok_or_else(|| missing(position)));
+        let states = states.collect::<Result<Vec<_>, _>>()?;
         let body = self.graph_of(node, "body")?;
         if body.inputs.len() != 2 + states.len() || body.outputs.len() < 1 + states.len() {
             let what = format!("a body of {} inputs and {} outputs", body.inputs.len(), body.outputs.len());
             return Err(problem_of(node, Problem::Shape(format!("{what} for {} states", states.len()))));
         }
         // exporters write the greatest number of all where there is no bound
-        let trips = self.trips(node, given(0))?;
+        let trips = self.trips(node, given(0)?)?;
         let trips = trips.filter(|trips| trips.as_constant().is_none_or(|trips| trips <= MAX_ITERATIONS));
         let fixed = trips.as_ref().and_then(Index::as_constant);
-        let condition = match given(1) {
+        let condition = match given(1)? {
             Some(condition) => Some(self.as_scalar(node, condition)?),
             None => None,
         };
@@ -151,14 +163,14 @@ impl<'a> Import<'a> {
             true => self.unroll_loop(node, &body, fixed, states.clone())?,
             false => None,
         };
-        let (mut last, collected) = match found {
+        let Results { mut last, collected } = match found {
             Some(found) => found,
             None => {
                 let end = if is_counted { End::Count } else { End::Condition { begins: going } };
                 self.repeat_loop(node, &body, trips.as_ref(), end, &states)?
             }
         };
-        last.extend(collected);
+        last.extend(collected.into_iter().map(Value::Tensor));
         last.truncate(node.output.len());
         Ok(last)
     }
@@ -185,7 +197,7 @@ impl<'a> Import<'a> {
     }
 
     /// The states are as they were; nothing tells the shape of what would have been collected.
-    fn without_iteration(&self, node: &'a NodeProto, states: Vec<TensorId>) -> Result<Vec<TensorId>, ImportError> {
+    fn without_iteration(&self, node: &'a NodeProto, states: Vec<Value>) -> Result<Vec<Value>, ImportError> {
         match node.output.iter().skip(states.len()).all(String::is_empty) {
             true => Ok(states),
             false => Err(problem_of(node, Problem::Unsupported("a loop that never runs, but collects values".into()))),
@@ -198,7 +210,7 @@ impl<'a> Import<'a> {
         node: &'a NodeProto,
         body: &Body<'a>,
         trips: Option<i64>,
-        mut states: Vec<TensorId>,
+        mut states: Vec<Value>,
     ) -> Result<Option<Results>, ImportError> {
         let kept = states.len();
         let mut collected: Vec<Vec<TensorId>> = vec![Vec::new(); body.outputs.len() - 1 - kept];
@@ -212,13 +224,15 @@ impl<'a> Import<'a> {
             }
             let number = self.builder.constant(TensorData::from_i64(vec![], &[iteration]));
             let going = self.builder.constant(TensorData::from_bool(vec![], &[true]));
-            let arguments: Vec<TensorId> = [number, going].into_iter().chain(states.iter().copied()).collect();
-            let results = self.run_graph(node, body, &arguments)?;
-            states = results[1..1 + kept].to_vec();
-            for (parts, part) in collected.iter_mut().zip(&results[1 + kept..]) {
-                parts.push(*part);
+            let fixed = [number, going].map(Value::Tensor);
+            let arguments: Vec<Value> = fixed.into_iter().chain(states.iter().cloned()).collect();
+            let mut results = self.run_graph(node, body, &arguments)?.into_iter();
+            let goes_on = results.next().and_then(|goes_on| self.builder.integers(goes_on.tensor().ok()?));
+            states = results.by_ref().take(kept).collect();
+            for (parts, part) in collected.iter_mut().zip(results) {
+                parts.push(part.tensor().map_err(|problem| problem_of(node, problem))?);
             }
-            match self.builder.integers(results[0]).as_deref() {
+            match goes_on.as_deref() {
                 Some([0]) => break,
                 Some([_]) => {}
                 _ => return Ok(None),
@@ -228,6 +242,6 @@ impl<'a> Import<'a> {
         let wanted = node.output.len().saturating_sub(kept);
         let stacked = collected.iter().take(wanted).map(|parts| stack(&mut self.builder, parts, 0));
         let stacked = stacked.collect::<Result<Vec<_>, _>>().map_err(|problem| problem_of(node, problem))?;
-        Ok(Some((states, stacked)))
+        Ok(Some(Results { last: states, collected: stacked }))
     }
 }

@@ -10,10 +10,11 @@ use std::collections::{BTreeSet, HashMap};
 use super::body::Body;
 use super::error::ImportError;
 use super::network::Import;
-use super::proto::NodeProto;
+use super::proto::{GraphProto, NodeProto};
+use super::value::Value;
 use crate::graph::TensorData;
 use crate::graph::lower::MAX_ITERATIONS;
-use crate::workload::{Index, TensorId};
+use crate::workload::Index;
 
 /// Maximum number of nodes that are computed to count iterations, those of all loops together.
 const MAX_COUNTED_NODES: usize = 1 << 18;
@@ -22,6 +23,8 @@ const MAX_COUNTED_NODES: usize = 1 << 18;
 const MAX_COMPARED: usize = 16;
 /// ONNX's numbers for types that hold the number of an iteration: f32, i32, i64 and f64.
 const WIDE_TYPES: [i64; 4] = [1, 6, 7, 11];
+/// That for Booleans.
+const BOOL: i64 = 9;
 
 /// How often a loop runs.
 pub(super) enum Count {
@@ -42,8 +45,9 @@ impl Count {
 struct Counted<'a, 'b> {
     node: &'a NodeProto,
     body: &'b Body<'a>,
-    states: &'b [TensorId],
-    /// What values stand for, of whatever wide type, and which node gives each.
+    states: &'b [Value],
+    /// What values stand for, of whatever wide type, and which node gives each; those of branches that have
+    /// to be taken are among them.
     sources: HashMap<&'a str, &'a str>,
     producers: HashMap<&'a str, &'a NodeProto>,
     /// The inputs that are others in each iteration.
@@ -51,48 +55,46 @@ struct Counted<'a, 'b> {
 }
 
 impl<'a> Counted<'a, '_> {
-    fn new<'b>(node: &'a NodeProto, body: &'b Body<'a>, states: &'b [TensorId]) -> Counted<'a, 'b> {
-        let outputs = |node: &'a NodeProto| node.output.iter().map(move |output| (output.as_str(), node));
-        let changed = body.changed_states(states.len()).into_iter().map(|state| body.inputs[2 + state]);
-        Counted {
-            node,
-            body,
-            states,
-            sources: body.sources(&hands_on),
-            producers: body.nodes.iter().flat_map(outputs).collect(),
-            changed: [body.inputs[0]].into_iter().chain(changed).collect(),
-        }
-    }
-
     fn source(&self, name: &'a str) -> &'a str {
         self.sources.get(name).copied().unwrap_or(name)
     }
 
-    /// The nodes whose results have to hold together for a value to do; one that is anything else stands for
-    /// itself. `None` for more than anybody writes.
-    fn conjuncts(&self, name: &'a str) -> Option<Vec<&'a NodeProto>> {
-        let (mut found, mut pending) = (Vec::new(), vec![name]);
-        while let Some(name) = pending.pop() {
-            match self.producers.get(self.source(name)) {
-                Some(node) if node.op_type == "And" => pending.extend(node.input.iter().map(String::as_str)),
-                node => found.extend(node),
+    /// Takes the nodes of a graph of the body for nodes of the body.
+    fn add(&mut self, graph: &'a GraphProto) {
+        for node in &graph.node {
+            let input = handed_on(node, &BTreeSet::new()).and_then(|position| node.input.get(position));
+            if let (Some(input), Some(output)) = (input, node.output.first()) {
+                let source = self.source(input);
+                self.sources.entry(output).or_insert(source);
             }
-            if pending.len() + found.len() > MAX_COMPARED {
-                return None;
-            }
+            node.output.iter().for_each(|output| {
+                self.producers.entry(output).or_insert(node);
+            });
         }
-        Some(found)
     }
 }
 
-/// Whether a node gives the number that it is given, in another shape or wide type.
-fn hands_on(node: &NodeProto) -> bool {
-    let is_wide = || node.attribute.iter().any(|given| given.name == "to" && WIDE_TYPES.contains(&given.i));
-    match node.op_type.as_str() {
-        "Identity" | "Squeeze" | "Unsqueeze" => true,
-        "Cast" => is_wide(),
-        _ => false,
+/// The graph in an attribute that gives one value, and the name of that.
+fn single_result<'a>(node: &'a NodeProto, name: &str) -> Option<(&'a GraphProto, &'a str)> {
+    let graph = node.attribute.iter().find(|given| given.name == name)?.g.as_deref()?;
+    match &graph.output[..] {
+        [output] => Some((graph, &output.name)),
+        _ => None,
     }
+}
+
+/// The position of the input of a node that it gives in another shape or wide type, or with 0 added to it.
+fn handed_on(node: &NodeProto, zeros: &BTreeSet<&str>) -> Option<usize> {
+    match node.op_type.as_str() {
+        "Identity" | "Squeeze" | "Unsqueeze" => Some(0),
+        "Cast" => is_cast_to(node, &WIDE_TYPES).then_some(0),
+        "Add" => [1, 0].into_iter().find(|other| zeros.contains(node.input.get(1 - other).map_or("", String::as_str))),
+        _ => None,
+    }
+}
+
+fn is_cast_to(node: &NodeProto, types: &[i64]) -> bool {
+    node.op_type == "Cast" && node.attribute.iter().any(|given| given.name == "to" && types.contains(&given.i))
 }
 
 impl<'a> Import<'a> {
@@ -103,7 +105,7 @@ impl<'a> Import<'a> {
         node: &'a NodeProto,
         body: &Body<'a>,
         trips: Option<&Index>,
-        states: &[TensorId],
+        states: &[Value],
     ) -> Result<Option<Count>, ImportError> {
         let most = trips.map_or(Some(i64::MAX), Index::as_constant);
         if let (Some(most), Some((part, needed))) = (most, self.part_that_counts(body, states))
@@ -111,7 +113,59 @@ impl<'a> Import<'a> {
         {
             return Ok(Some(Count::Exactly(Index::constant(found))));
         }
-        self.compared(&Counted::new(node, body, states), trips)
+        let mut counted = self.counted(node, body, states)?;
+        self.compared(&mut counted, trips)
+    }
+
+    /// The states of a loop that are one more after each iteration, and what they are in the first one.
+    pub(super) fn counters(
+        &mut self,
+        node: &'a NodeProto,
+        body: &Body<'a>,
+        states: &[Value],
+    ) -> Result<Vec<(usize, Index)>, ImportError> {
+        let counted = self.counted(node, body, states)?;
+        let mut found = Vec::new();
+        for (state, value) in states.iter().enumerate() {
+            let is_counter = value.tensor().is_ok_and(|tensor| self.builder.is_counter(tensor));
+            let Some(first) = self.number(value).filter(|_| is_counter) else { continue };
+            if self.counting_state(&counted, body.inputs[2 + state])? == Some(state) {
+                found.push((state, first));
+            }
+        }
+        Ok(found)
+    }
+
+    fn counted<'b>(
+        &mut self,
+        node: &'a NodeProto,
+        body: &'b Body<'a>,
+        states: &'b [Value],
+    ) -> Result<Counted<'a, 'b>, ImportError> {
+        let added = body.nodes.iter().filter(|node| node.op_type == "Add").flat_map(|node| &node.input);
+        let added: BTreeSet<&str> = added.map(String::as_str).collect();
+        let outputs = |node: &'a NodeProto| node.output.iter().map(move |output| (output.as_str(), node));
+        let producers: HashMap<&str, &NodeProto> = body.nodes.iter().flat_map(outputs).collect();
+        let mut zeros = BTreeSet::new();
+        for name in added {
+            let number = match producers.get(name) {
+                Some(node) if node.op_type == "Constant" => self.constant_number(node)?,
+                Some(_) => None,
+                None => self.visible(name).and_then(|value| self.number(value)),
+            };
+            if number.is_some_and(|number| number.as_constant() == Some(0)) {
+                zeros.insert(name);
+            }
+        }
+        let changed = body.changed_states(states.len()).into_iter().map(|state| body.inputs[2 + state]);
+        Ok(Counted {
+            node,
+            body,
+            states,
+            sources: body.sources(&|node| handed_on(node, &zeros)),
+            producers,
+            changed: [body.inputs[0]].into_iter().chain(changed).collect(),
+        })
     }
 
     /// Computes the part of a body that counts, and the states that it depends on, until it says no.
@@ -119,7 +173,7 @@ impl<'a> Import<'a> {
         &mut self,
         node: &'a NodeProto,
         (part, needed): (&Body<'a>, &[usize]),
-        states: &[TensorId],
+        states: &[Value],
         most: i64,
     ) -> Result<Option<i64>, ImportError> {
         let inner_nodes = self.inner_nodes;
@@ -131,16 +185,17 @@ impl<'a> Import<'a> {
                 break;
             }
             let results = self.iteration(node, part, iteration, &current)?;
-            match self.builder.integers(results[0]).as_deref() {
+            let going = results[0].tensor().ok().and_then(|going| self.builder.integers(going));
+            match going.as_deref() {
                 Some([0]) => found = Some(iteration + 1),
                 Some([_]) if iteration + 1 == most => found = Some(most),
-                Some([_]) if results.iter().all(|result| self.builder.data(*result).is_some()) => {}
+                Some([_]) if results.iter().all(|result| self.is_known(result)) => {}
                 _ => break,
             }
             if found.is_some() {
                 break;
             }
-            needed.iter().zip(&results[1..]).for_each(|(state, next)| current[*state] = *next);
+            needed.iter().zip(&results[1..]).for_each(|(state, next)| current[*state].clone_from(next));
         }
         // nothing of it stays
         self.inner_nodes = inner_nodes;
@@ -153,24 +208,25 @@ impl<'a> Import<'a> {
         node: &'a NodeProto,
         part: &Body<'a>,
         number: i64,
-        states: &[TensorId],
-    ) -> Result<Vec<TensorId>, ImportError> {
+        states: &[Value],
+    ) -> Result<Vec<Value>, ImportError> {
         let number = self.builder.constant(TensorData::from_i64(vec![], &[number]));
         let going = self.builder.constant(TensorData::from_bool(vec![], &[true]));
-        let arguments: Vec<TensorId> = [number, going].into_iter().chain(states.iter().copied()).collect();
+        let fixed = [number, going].map(Value::Tensor);
+        let arguments: Vec<Value> = fixed.into_iter().chain(states.iter().cloned()).collect();
         self.run_graph(node, part, &arguments)
     }
 
     /// The part of a body that gives its condition, and the states that this depends on, all of which begin
     /// as constants; the part gives them, too.
-    fn part_that_counts(&self, body: &Body<'a>, states: &[TensorId]) -> Option<(Body<'a>, Vec<usize>)> {
+    fn part_that_counts(&self, body: &Body<'a>, states: &[Value]) -> Option<(Body<'a>, Vec<usize>)> {
         let mut needed: BTreeSet<usize> = BTreeSet::new();
         loop {
             let of_states = needed.iter().map(|state| body.outputs[1 + state]);
             let (part, read) = body.part([body.outputs[0]].into_iter().chain(of_states).collect());
             let reads: BTreeSet<usize> =
                 (0..states.len()).filter(|state| read.contains(body.inputs[2 + state])).collect();
-            if reads.iter().any(|state| self.builder.data(states[*state]).is_none()) {
+            if !reads.iter().all(|state| self.is_known(&states[*state])) {
                 return None;
             }
             if reads.is_subset(&needed) {
@@ -184,19 +240,67 @@ impl<'a> Import<'a> {
         }
     }
 
+    /// The nodes whose results have to hold together for a value to do; one that is anything else stands for
+    /// itself. `None` for more than anybody writes.
+    fn conjuncts(
+        &mut self,
+        counted: &mut Counted<'a, '_>,
+        name: &'a str,
+    ) -> Result<Option<Vec<&'a NodeProto>>, ImportError> {
+        let (mut found, mut pending) = (Vec::new(), vec![name]);
+        while let Some(name) = pending.pop() {
+            let node = counted.producers.get(counted.source(name)).copied();
+            let branch = match node.filter(|node| node.op_type == "If") {
+                Some(node) => self.only_true_branch(counted, node)?,
+                None => None,
+            };
+            match (node, branch) {
+                (Some(node), Some(result)) => pending.extend(node.input.iter().map(String::as_str).chain([result])),
+                (Some(node), None) if node.op_type == "And" || is_cast_to(node, &[BOOL]) => {
+                    pending.extend(node.input.iter().map(String::as_str));
+                }
+                (node, _) => found.extend(node),
+            }
+            if pending.len() + found.len() > MAX_COMPARED {
+                return Ok(None);
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// What a branch gives that is taken where a condition holds, if the other one says no: `a and b`, as
+    /// scripts write it that do not compute `b` then.
+    fn only_true_branch(
+        &mut self,
+        counted: &mut Counted<'a, '_>,
+        node: &'a NodeProto,
+    ) -> Result<Option<&'a str>, ImportError> {
+        let branches = single_result(node, "then_branch").zip(single_result(node, "else_branch"));
+        let Some(((graph, result), (other, no))) = branches else { return Ok(None) };
+        counted.add(other);
+        if self.single(counted, no)?.and_then(|no| no.as_constant()) != Some(0) {
+            return Ok(None);
+        }
+        counted.add(graph);
+        Ok(Some(result))
+    }
+
     /// The iterations after which the first of some comparisons with bounds no longer holds.
-    fn compared(&mut self, counted: &Counted<'a, '_>, trips: Option<&Index>) -> Result<Option<Count>, ImportError> {
-        let Some(comparisons) = counted.conjuncts(counted.body.outputs[0]) else { return Ok(None) };
+    fn compared(&mut self, counted: &mut Counted<'a, '_>, trips: Option<&Index>) -> Result<Option<Count>, ImportError> {
+        let Some(comparisons) = self.conjuncts(counted, counted.body.outputs[0])? else { return Ok(None) };
         let (mut found, mut is_exact, mut has_say) = (trips.cloned(), true, false);
         for comparison in comparisons {
             let holds = self.holds_for(counted, comparison)?;
             has_say |= holds.is_some();
-            let more = found.clone().zip(holds.clone()).map(|(least, holds)| holds.minus(&least).as_constant());
-            match (holds, more) {
-                (Some(holds), None | Some(Some(i64::MIN..0))) => found = Some(holds),
-                (Some(_), Some(Some(_))) => {}
-                (None, _) | (Some(_), Some(None)) => is_exact = false,
-            }
+            is_exact &= holds.is_some();
+            found = match (holds, found) {
+                (Some(holds), Some(least)) => {
+                    let lesser = self.builder.lesser(&holds, &least).ok();
+                    is_exact &= lesser.is_some();
+                    lesser.or(Some(least))
+                }
+                (holds, found) => holds.or(found),
+            };
         }
         // a loop that begins runs once, and one that is longer than any may be has its condition alone
         let within = |count: Index| match count.as_constant() {
@@ -230,11 +334,11 @@ impl<'a> Import<'a> {
             return Ok(Some(Index::constant(0)));
         }
         if let Some(state) = self.counting_state(counted, name)? {
-            return Ok(self.number(counted.states[state]));
+            return Ok(self.number(&counted.states[state]));
         }
         let Some(before) = self.predecessor(counted, name)? else { return Ok(None) };
         let state = self.counting_state(counted, before)?;
-        let first = state.and_then(|state| self.number(counted.states[state]));
+        let first = state.and_then(|state| self.number(&counted.states[state]));
         Ok(first.map(|first| first.plus_constant(1)))
     }
 
@@ -260,17 +364,33 @@ impl<'a> Import<'a> {
 
     /// A single number that is the same in all iterations.
     fn single(&mut self, counted: &Counted<'a, '_>, name: &'a str) -> Result<Option<Index>, ImportError> {
+        let name = counted.source(name);
+        if let Some(node) = counted.producers.get(name).filter(|node| node.op_type == "Constant") {
+            return self.constant_number(node);
+        }
         let (part, read) = counted.body.part(vec![name]);
+        if part.order.is_empty() && !self.is_visible(name) && !part.inputs.contains(&name) {
+            return Ok(None);
+        }
         if !read.is_disjoint(&counted.changed) {
             return Ok(None);
         }
         let results = self.iteration(counted.node, &part, 0, counted.states)?;
-        Ok(self.number(results[0]))
+        Ok(self.number(&results[0]))
+    }
+
+    fn is_known(&self, value: &Value) -> bool {
+        value.parts().iter().all(|tensor| self.builder.data(*tensor).is_some())
+    }
+
+    fn constant_number(&mut self, node: &'a NodeProto) -> Result<Option<Index>, ImportError> {
+        let results = self.lowered(node)?;
+        Ok(results.first().and_then(|tensor| self.number(&Value::Tensor(*tensor))))
     }
 
     /// The element of a tensor of one, if it is known as a formula.
-    fn number(&self, tensor: TensorId) -> Option<Index> {
-        match self.builder.whole_numbers(tensor).as_deref() {
+    fn number(&self, value: &Value) -> Option<Index> {
+        match self.builder.whole_numbers(value.tensor().ok()?).as_deref() {
             Some([number]) => Some(number.clone()),
             _ => None,
         }

@@ -15,7 +15,9 @@ mod proto;
 mod repetition;
 mod runs;
 mod scan;
+mod sequence;
 mod tensor;
+mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,6 +32,7 @@ use self::body::Functions;
 use self::dims::OpenDims;
 use self::network::{Import, inputs_of};
 use self::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
+use self::sequence::is_sequence;
 use self::tensor::{ExternalFiles, map_file, tensor_data};
 use super::lower;
 use super::{Program, TensorData};
@@ -144,6 +147,13 @@ fn kind(node: &NodeProto) -> String {
     }
 }
 
+/// Whether there is an operator of this name that holds no graphs.
+fn is_understood(node: &NodeProto) -> bool {
+    // a name of ONNX's own domain that holds a dot would be one of another domain
+    let is_lowered = !node.op_type.contains('.') && lower::is_supported(&kind(node));
+    is_lowered || is_own_domain(&node.domain) && is_sequence(&node.op_type)
+}
+
 /// Operators that hold graphs; the import itself knows what they mean.
 fn is_control(kind: &str) -> bool {
     matches!(kind, "If" | "Loop" | "Scan")
@@ -161,8 +171,7 @@ fn unsupported(nodes: &[NodeProto], functions: &Functions<'_>) -> Vec<Unsupporte
             } else if is_own_domain(&node.domain) && is_control(&node.op_type) {
                 let graphs = node.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
                 pending.extend(graphs.filter(|_| node.op_type != "If").map(|graph| graph.node.as_slice()));
-            } else if node.op_type.contains('.') || !lower::is_supported(&kind(node)) {
-                // a name of ONNX's own domain that holds a dot would be one of another domain
+            } else if !is_understood(node) {
                 let (domain, operator) = (node.domain.clone(), node.op_type.clone());
                 found.push(UnsupportedNode { domain, operator, node: node_name(node) });
             }

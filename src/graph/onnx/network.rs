@@ -11,6 +11,7 @@ use super::error::ImportError;
 use super::proto::attribute_kind;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::tensor::{ExternalFiles, four_bit_data, tensor_data};
+use super::value::Value;
 use super::{ImportOptions, is_control, is_own_domain, node_name, opset, unsupported};
 use crate::graph::Program;
 use crate::graph::lower::{self, Attribute, Builder, Operand, Operator, Problem};
@@ -37,19 +38,21 @@ pub struct Import<'a> {
     pub(super) inner_nodes: usize,
     /// Nodes that were computed to count iterations.
     pub(super) counted_nodes: usize,
+    /// Elements of all sequences that were listed.
+    pub(super) listed: usize,
 }
 
 /// The values of a graph or of a function's body.
 struct Scope<'a> {
-    values: HashMap<&'a str, Value>,
+    values: HashMap<&'a str, Named>,
     readers: Rc<HashMap<&'a str, usize>>,
     /// A function's body sees nothing outside of it.
     call: Option<FunctionCall<'a>>,
 }
 
-#[derive(Clone, Copy)]
-struct Value {
-    tensor: TensorId,
+#[derive(Clone)]
+struct Named {
+    value: Value,
     /// A result of an operator of the scope itself, which no other name stands for.
     is_own: bool,
 }
@@ -72,6 +75,7 @@ impl<'a> Import<'a> {
             four_bits: BTreeSet::new(),
             inner_nodes: 0,
             counted_nodes: 0,
+            listed: 0,
         }
     }
 
@@ -93,7 +97,7 @@ impl<'a> Import<'a> {
             self.builder = Builder::new(options.constant_bytes);
             self.scopes.clear();
             self.initialized.clear();
-            (self.inner_nodes, self.counted_nodes) = (0, 0);
+            (self.inner_nodes, self.counted_nodes, self.listed) = (0, 0, 0);
         }
     }
 
@@ -108,28 +112,37 @@ impl<'a> Import<'a> {
             };
             let extents: Vec<Index> = extents.iter().map(formula).collect();
             let problem = |problem| ImportError::Input { input: name.to_string(), problem };
-            tensors.push(Some(self.builder.input(name.to_string(), &extents, *dtype).map_err(problem)?));
+            let tensor = self.builder.input(name.to_string(), &extents, *dtype).map_err(problem)?;
+            tensors.push(Some(Value::Tensor(tensor)));
         }
         let results = self.run_body(body, &tensors, None)?;
-        for (name, tensor) in body.outputs.iter().zip(results) {
-            let tensor = tensor.ok_or_else(|| ImportError::NoOutput { name: name.to_string() })?;
-            self.builder
-                .output(name.to_string(), tensor)
-                .map_err(|problem| ImportError::Output { output: name.to_string(), problem })?;
+        for (name, value) in body.outputs.iter().zip(results) {
+            let value = value.ok_or_else(|| ImportError::NoOutput { name: name.to_string() })?;
+            let given = value.tensor().and_then(|tensor| self.builder.output(name.to_string(), tensor));
+            given.map_err(|problem| ImportError::Output { output: name.to_string(), problem })?;
         }
         Ok(())
     }
 
-    /// Whether a value is there for what is read next.
+    /// The value of this name, if it is there for what is read next.
+    pub(super) fn visible(&self, name: &str) -> Option<&Value> {
+        Some(&self.find(name)?.0.value)
+    }
+
     pub(super) fn is_visible(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
+    /// Whether anything in the innermost scope reads the value of this name.
+    pub(super) fn is_read(&self, name: &str) -> bool {
+        self.scopes.last().is_some_and(|scope| scope.readers.contains_key(name))
+    }
+
     /// The value of this name, and whether it is one of the innermost scope.
-    fn find(&self, name: &str) -> Option<(Value, bool)> {
+    fn find(&self, name: &str) -> Option<(&Named, bool)> {
         for (depth, scope) in self.scopes.iter().rev().enumerate() {
-            if let Some(value) = scope.values.get(name) {
-                return Some((*value, depth == 0));
+            if let Some(named) = scope.values.get(name) {
+                return Some((named, depth == 0));
             }
             if scope.call.is_some() {
                 return None;
@@ -143,9 +156,9 @@ impl<'a> Import<'a> {
     fn run_body(
         &mut self,
         body: &Body<'a>,
-        arguments: &[Option<TensorId>],
+        arguments: &[Option<Value>],
         call: Option<FunctionCall<'a>>,
-    ) -> Result<Vec<Option<TensorId>>, ImportError> {
+    ) -> Result<Vec<Option<Value>>, ImportError> {
         let is_inner = !self.scopes.is_empty();
         if is_inner {
             self.inner_nodes = self.inner_nodes.saturating_add(body.order.len().max(1));
@@ -154,20 +167,20 @@ impl<'a> Import<'a> {
             return Err(ImportError::TooMuch { depth: MAX_DEPTH, nodes: MAX_INNER_NODES });
         }
         let given = body.inputs.iter().zip(arguments);
-        let value = |tensor: &TensorId| Value { tensor: *tensor, is_own: !is_inner };
-        let values = given.filter_map(|(name, tensor)| Some((*name, value(tensor.as_ref()?)))).collect();
+        let named = |value: &Value| Named { value: value.clone(), is_own: !is_inner };
+        let values = given.filter_map(|(name, value)| Some((*name, named(value.as_ref()?)))).collect();
         self.scopes.push(Scope { values, readers: body.readers.clone(), call });
         for tensor in body.initializers {
             // what nobody reads may hold what it wants
             if body.readers.contains_key(tensor.name.as_str()) {
                 let constant = self.initializer(tensor)?;
-                self.bind(&tensor.name, constant, true);
+                self.bind(&tensor.name, Value::Tensor(constant), true);
             }
         }
         for position in body.order.iter() {
             self.add_node(&body.nodes[*position])?;
         }
-        let results = body.outputs.iter().map(|name| Some(self.find(name)?.0.tensor)).collect();
+        let results = body.outputs.iter().map(|name| Some(self.find(name)?.0.value.clone())).collect();
         self.scopes.pop();
         Ok(results)
     }
@@ -197,9 +210,9 @@ impl<'a> Import<'a> {
         Err(problem_of(node, Problem::Unsupported(what.to_string())))
     }
 
-    fn bind(&mut self, name: &'a str, tensor: TensorId, is_own: bool) {
+    fn bind(&mut self, name: &'a str, value: Value, is_own: bool) {
         if let Some(scope) = self.scopes.last_mut() {
-            scope.values.insert(name, Value { tensor, is_own });
+            scope.values.insert(name, Named { value, is_own });
         }
     }
 
@@ -208,61 +221,89 @@ impl<'a> Import<'a> {
         &mut self,
         node: &NodeProto,
         body: &Body<'a>,
-        arguments: &[TensorId],
-    ) -> Result<Vec<TensorId>, ImportError> {
+        arguments: &[Value],
+    ) -> Result<Vec<Value>, ImportError> {
         if body.inputs.len() != arguments.len() {
             let counts = format!("its graph takes {} inputs, not {}", body.inputs.len(), arguments.len());
             return Err(problem_of(node, Problem::Shape(counts)));
         }
-        let arguments: Vec<Option<TensorId>> = arguments.iter().copied().map(Some).collect();
+        let arguments: Vec<Option<Value>> = arguments.iter().cloned().map(Some).collect();
         let results = self.run_body(body, &arguments, None)?;
         let missing = |name: &str| ImportError::Dangling { node: node_name(node), value: name.to_string() };
-        results.into_iter().zip(&body.outputs).map(|(tensor, name)| tensor.ok_or_else(|| missing(name))).collect()
+        results.into_iter().zip(&body.outputs).map(|(value, name)| value.ok_or_else(|| missing(name))).collect()
+    }
+
+    /// The same where everything is a tensor.
+    pub(super) fn run_on_tensors(
+        &mut self,
+        node: &NodeProto,
+        body: &Body<'a>,
+        arguments: &[TensorId],
+    ) -> Result<Vec<TensorId>, ImportError> {
+        let arguments: Vec<Value> = arguments.iter().copied().map(Value::Tensor).collect();
+        let results = self.run_graph(node, body, &arguments)?;
+        results.iter().map(|value| value.tensor().map_err(|problem| problem_of(node, problem))).collect()
     }
 
     fn add_node(&mut self, node: &'a NodeProto) -> Result<(), ImportError> {
-        let name = node_name(node);
         let results = if let Some(function) = self.functions.of_node(node) {
             self.call_function(node, function)?
         } else if is_own_domain(&node.domain) && is_control(&node.op_type) {
             let results = self.add_control(node)?;
             results.into_iter().map(Some).collect()
+        } else if is_own_domain(&node.domain) && self.is_about_sequences(node)? {
+            vec![Some(self.add_sequence(node)?)]
         } else {
-            let operator = self.operator(node)?;
-            self.check_four_bits(node, &operator)?;
-            self.builder.enter(format!("{} {name}", node.op_type));
-            let results = lower::lower(&mut self.builder, &operator).map_err(|problem| problem_of(node, problem))?;
+            let results = self.lowered(node)?;
             for (output, tensor) in node.output.iter().zip(results) {
-                self.bind(output, tensor, true);
+                self.bind(output, Value::Tensor(tensor), true);
             }
             return Ok(());
         };
-        for (output, tensor) in node.output.iter().zip(results) {
-            if let Some(tensor) = tensor {
-                self.bind(output, tensor, false);
+        for (output, value) in node.output.iter().zip(results) {
+            if let Some(value) = value {
+                self.bind(output, value, false);
             }
         }
         Ok(())
     }
 
+    /// The results of an operator that holds no graphs, as far as anybody can use them.
+    pub(super) fn lowered(&mut self, node: &'a NodeProto) -> Result<Vec<TensorId>, ImportError> {
+        let operator = self.operator(node)?;
+        self.check_four_bits(node, &operator)?;
+        self.builder.enter(format!("{} {}", node.op_type, node_name(node)));
+        lower::lower(&mut self.builder, &operator).map_err(|problem| problem_of(node, problem))
+    }
+
     /// The inputs of a node, `None` where one is left out.
+    pub(super) fn values(&self, node: &'a NodeProto) -> Result<Vec<Option<Value>>, ImportError> {
+        let value = |input: &'a String| Ok(self.input(node, input)?.map(|(named, _)| named.value.clone()));
+        node.input.iter().map(value).collect()
+    }
+
+    /// The same where all of them are tensors.
     pub(super) fn operands(&self, node: &'a NodeProto) -> Result<Vec<Option<Operand>>, ImportError> {
         let operand = |input: &'a String| -> Result<Option<Operand>, ImportError> {
-            if input.is_empty() {
-                return Ok(None);
-            }
-            let dangling = || ImportError::Dangling { node: node_name(node), value: input.clone() };
-            let Some((value, is_inner)) = self.find(input) else {
-                // an input of a function that its caller leaves out
-                let optional = self.scopes.iter().rev().find_map(|scope| scope.call.as_ref());
-                let left_out = optional.is_some_and(|call| call.function.input.contains(input));
-                return if left_out { Ok(None) } else { Err(dangling()) };
-            };
+            let Some((named, is_inner)) = self.input(node, input)? else { return Ok(None) };
+            let tensor = named.value.tensor().map_err(|problem| problem_of(node, problem))?;
             let readers = self.scopes.last().and_then(|scope| scope.readers.get(input.as_str()));
-            let only_reader = is_inner && value.is_own && readers == Some(&1);
-            Ok(Some(Operand { tensor: value.tensor, only_reader }))
+            let only_reader = is_inner && named.is_own && readers == Some(&1);
+            Ok(Some(Operand { tensor, only_reader }))
         };
         node.input.iter().map(operand).collect()
+    }
+
+    /// What a node reads by a name, and whether it is of the innermost scope; `None` where it is left out.
+    fn input(&self, node: &'a NodeProto, name: &'a str) -> Result<Option<(&Named, bool)>, ImportError> {
+        let found = self.find(name).filter(|_| !name.is_empty());
+        // an input of a function that its caller leaves out
+        let optional = self.scopes.iter().rev().find_map(|scope| scope.call.as_ref());
+        let left_out = || optional.is_some_and(|call| call.function.input.iter().any(|input| input == name));
+        if found.is_none() && !name.is_empty() && !left_out() {
+            return Err(ImportError::Dangling { node: node_name(node), value: name.to_string() });
+        }
+        Ok(found)
     }
 
     fn operator(&mut self, node: &'a NodeProto) -> Result<Operator, ImportError> {
@@ -307,7 +348,7 @@ impl<'a> Import<'a> {
         &mut self,
         node: &'a NodeProto,
         function: &'a FunctionProto,
-    ) -> Result<Vec<Option<TensorId>>, ImportError> {
+    ) -> Result<Vec<Option<Value>>, ImportError> {
         let calls = self.scopes.iter().filter_map(|scope| scope.call.as_ref());
         if calls.into_iter().any(|call| std::ptr::eq(call.function, function)) {
             return Err(ImportError::Cycle(vec![function.name.clone(), function.name.clone()]));
@@ -317,8 +358,7 @@ impl<'a> Import<'a> {
             let counts = format!("{given} inputs for the function {}, which takes {taken}", function.name);
             return Err(problem_of(node, Problem::Shape(counts)));
         }
-        let arguments: Vec<Option<TensorId>> =
-            self.operands(node)?.into_iter().map(|operand| operand.map(|operand| operand.tensor)).collect();
+        let arguments = self.values(node)?;
         let mut attributes: HashMap<&str, &AttributeProto> =
             function.attribute_proto.iter().map(|attribute| (attribute.name.as_str(), attribute)).collect();
         for attribute in &node.attribute {

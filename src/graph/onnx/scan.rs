@@ -5,9 +5,11 @@ use super::control::MAX_UNROLLED_NODES;
 use super::error::ImportError;
 use super::network::{Import, problem_of};
 use super::proto::NodeProto;
-use super::repetition::Results;
 use crate::graph::lower::{Problem, element, move_axis, normal_axis, stack};
 use crate::workload::{Index, TensorId};
+
+/// The last states, and what was collected.
+type Results = (Vec<TensorId>, Vec<TensorId>);
 
 /// What a `Scan` does with each of its tensors.
 struct Plan {
@@ -162,7 +164,7 @@ impl<'a> Import<'a> {
                 let place = if *reversed { count - 1 - iteration } else { iteration };
                 arguments.push(element(&mut self.builder, *whole, 0, place).map_err(wrong)?);
             }
-            let results = self.run_graph(node, body, &arguments)?;
+            let results = self.run_on_tensors(node, body, &arguments)?;
             states = results[..kept].to_vec();
             for (parts, part) in collected.iter_mut().zip(&results[kept..]) {
                 parts.push(*part);
@@ -190,7 +192,7 @@ impl<'a> Import<'a> {
         self.enter(node);
         let open = self.builder.open_repeat(&plan.count, &states, &plan.scanned).map_err(wrong)?;
         let arguments = [open.currents(), open.parts()].concat();
-        let results = self.run_graph(node, body, &arguments)?;
+        let results = self.run_on_tensors(node, body, &arguments)?;
         self.enter(node);
         let (next, parts) = results.split_at(states.len());
         let parts: Vec<(TensorId, bool)> =

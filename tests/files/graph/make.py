@@ -305,7 +305,7 @@ def refused():
     yield "duplicate_value", model([node("Relu", "x", "y", "first"), node("Neg", "x", "y", "second")], x, y, {})
     yield "duplicate_input", model([node("Relu", "x", "x")], x, y, {})
     yield "unsupported", model(
-        [node("SequenceConstruct", "x", "a"), helper.make_node("Attention", ["x"], ["b"], "fused", domain="com.example"),
+        [node("SequenceMap", "x", "a"), helper.make_node("Attention", ["x"], ["b"], "fused", domain="com.example"),
          node("Loop", "x", "c"), node("Relu", "x", "y")], x, y, {})
     yield "huge_average", model([node("AveragePool", "x", "y", kernel_shape=[3], pads=[1, 1])], *image(1, 1, 10 ** 9), {})
     yield "huge_dim", model(relu, {"x": (TensorProto.FLOAT, [2 ** 62, 2 ** 62])}, y, {})
@@ -415,7 +415,7 @@ def refused_operations():
     asked = {**x, "c": (TensorProto.BOOL, [])}
     yield "branches_of_two_shapes", model([node("If", "c", "y", then_branch=same, else_branch=other)], asked, y, {})
     yield "branch_with_what_is_unsupported", model(
-        [node("If", "c", "y", then_branch=body([node("SequenceConstruct", "x", "t")], {}, {"t": tail["t"]}), else_branch=same)], x, y, {"c": np.bool_(True)})
+        [node("If", "c", "y", then_branch=body([node("SequenceMap", "x", "t")], {}, {"t": tail["t"]}), else_branch=same)], x, y, {"c": np.bool_(True)})
     yield "loop_without_end", model([helper.make_node("Loop", ["", "", "x"], ["y"], "endless", body=step)], x, y, {})
     some = body([helper.make_node("Loop", ["n", "", "x"], ["t"], "some", body=step)], {}, {"t": tail["t"]})
     yield "loop_of_run_time", model([node("If", "c", "y", then_branch=some, else_branch=same)], {**asked, "n": (TensorProto.INT64, [])}, y, {})
@@ -425,6 +425,23 @@ def refused_operations():
     ends = [node("ReduceSum", "s", "r", keepdims=0), node("Less", "r m", "on"), node("Tanh", "s", "t")]
     collects = body(ends + [node("Neg", "t", "u")], head, {**tail, "u": tail["t"]})
     yield "loop_that_collects_without_bound", model([helper.make_node("Loop", ["", "", "x"], ["", "y"], body=collects)], x, y, {"m": np.float32(1)})
+    row = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3]))
+    listed = lambda nodes: helper.make_graph(
+        [on, *nodes], "listed", [*(helper.make_tensor_value_info(n, *head[n]) for n in ("i", "go")), helper.make_value_info("s", row)],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_value_info("t", row)])
+    whole = node("ConcatFromSequence", "rows", "y", axis=0)
+    some = [node("SequenceConstruct", "x x x", "first"), helper.make_node("Loop", ["n", "", "first"], ["rows"], "long", body=listed([node("SequenceErase", "s", "t")])), whole]
+    yield "sequence_that_shrinks", model(some, x, y, long)
+    read = [node("SequenceLength", "s", "m"), node("Cast", "m", "f", to=TensorProto.FLOAT), node("Mul", "x f", "u"), node("SequenceInsert", "s u", "t")]
+    yield "sequence_that_is_read_while_it_grows", model([node("SequenceConstruct", "x", "first"), helper.make_node("Loop", ["n", "", "first"], ["rows"], "long", body=listed(read)), whole], x, y, long)
+    yield "sequence_as_tensor", model([node("SequenceConstruct", "x x", "rows"), node("Neg", "rows", "y")], x, y, {})
+    yield "sequence_as_output", model([node("SequenceConstruct", "x x", "y")], x, y, {})
+    yield "beyond_a_sequence", model([node("SequenceConstruct", "x x", "rows"), node("SequenceAt", "rows place", "y")], x, y, {"place": ints(2)[0]})
+    yield "sequences_of_two_lengths", model(
+        [node("If", "c", "rows", then_branch=body([node("SequenceConstruct", "x", "t")], {}, {"t": tail["t"]}), else_branch=body([node("SequenceConstruct", "x x", "t")], {}, {"t": tail["t"]})),
+         whole], asked, y, {})
+    changing = body([on, node("Unsqueeze", "i front", "to"), node("Slice", "x none to front", "part"), node("ReduceSum", "part", "p"), node("Add", "s p", "t")], head, tail)
+    yield "extent_of_an_iteration", model([helper.make_node("Loop", ["n", "", "x"], ["y"], "long", body=changing)], x, y, {**long, "front": ints(0), "none": ints(0)})
     yield "loop_with_a_foreign_body", model([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body([node("Neg", "s", "t")], state, {"t": tail["t"]}))], x, y, long)
     yield "recurrence_of_a_wrong_width", model([helper.make_node("GRU", ["z", "w", "r"], ["y"], hidden_size=4)], {"z": (TensorProto.FLOAT, [5, 1, 3])}, y,
                                                {"w": floats(1, 12, 2), "r": floats(1, 12, 4)})
@@ -438,7 +455,7 @@ def refused_operations():
 
 # kinds of `tests/control_flow.py`, and the numbers of networks that are kept
 OPERATIONS = {"lstm": [2, 3], "gru": [1, 5], "rnn": [0], "if": [0], "loop": [0, 1], "while": [0], "scan": [0, 5], "top_k": [0], "scatter": [0, 1, 2], "function": [0],
-              "inside": [1], "non_zero": [3, 4], "unique": [0, 1], "compress": [0], "boxes": [0], "computed": [0], "endless": [0, 1, 2, 3, 4]}
+              "inside": [1], "non_zero": [3, 4], "unique": [0, 1], "compress": [0], "boxes": [0], "computed": [0], "endless": [0, 1, 2, 3, 4], "sequences": [0, 1, 2, 3], "places": [0, 1, 2]}
 
 
 def operations():

@@ -365,6 +365,71 @@ def networks():
          node("Loop", "- start zero n x", "a b y", name="meet", body=body)],
         {"x": (FLOAT, ["rows"])}, {"y": (FLOAT, 1)}, {"zero": ints(0)[0], "once": ints(1)[0], "two": np.float32(2)}), [
             dict(rows=1), dict(rows=2), dict(rows=7), dict(rows=30)]
+    # rows in a sequence, which one loop reads and another one grows until data end it, or their number does: `a and b` of a script
+    rows = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, [3]))
+    sequence = lambda name: helper.make_value_info(name, rows)
+    reads = helper.make_graph(
+        [node("Identity", "go", "on"), node("SequenceAt", "apart i", "row"), node("Mul", "s half", "less"), node("Add", "less row", "t"),
+         node("SequenceInsert", "grown t", "more")], "reads",
+        [about("i", INT), about("go", TensorProto.BOOL), about("s", FLOAT, 3), sequence("grown")],
+        [about("on", TensorProto.BOOL), about("t", FLOAT, 3), sequence("more")])
+    least = helper.make_graph([node("Constant", "", "bound", value_int=6), node("Less", "m bound", "few")], "least", [], [about("few", TensorProto.BOOL)])
+    never = helper.make_graph([node("Identity", "no", "none")], "never", [], [about("none", TensorProto.BOOL)])
+    until = helper.make_graph(
+        [node("Mul", "s twice", "t"), node("SequenceInsert", "grown t", "more"), node("Add", "n once", "m"), node("ReduceMax", "t", "most", keepdims=0),
+         node("Less", "most large", "small"), node("If", "small", "on", then_branch=least, else_branch=never)], "until",
+        [about("i", INT), about("go", TensorProto.BOOL), about("s", FLOAT, 3), about("n", INT), sequence("grown")],
+        [about("on", TensorProto.BOOL), about("t", FLOAT, 3), about("m", INT), sequence("more")])
+    yield "listed", model(
+        [node("SplitToSequence", "x once", "apart", axis=0, keepdims=0), node("SequenceLength", "apart", "many"), node("SequenceEmpty", "", "empty"),
+         node("SequenceAt", "apart last", "row_last"), node("Loop", "many - row_last empty", "state all", name="reads", body=reads),
+         node("ConcatFromSequence", "all", "stacked", axis=1, new_axis=1), node("ConcatFromSequence", "all", "chained", axis=0),
+         node("SequenceConstruct", "row_last", "first"), node("Loop", "- yes row_last zero first", "end count some", name="until", body=until),
+         node("ConcatFromSequence", "some", "found", axis=0, new_axis=1), node("SequenceLength", "some", "length")],
+        {"x": (FLOAT, ["rows", 3])}, {"state": (FLOAT, 1), "stacked": (FLOAT, 2), "chained": (FLOAT, 1), "found": (FLOAT, 2), "count": (INT, 0), "length": (INT, 0)},
+        {"zero": ints(0)[0], "once": ints(1)[0], "last": ints(-1)[0], "half": np.float32(0.5), "twice": np.float32(2), "large": np.float32(20),
+         "no": np.array(False), "yes": np.array(True)}), [dict(rows=1), dict(rows=2), dict(rows=50)]
+    # a row is read and written where the number of the iteration says; a state that nobody reads, a flag of two ranks, and assignments as Paddle writes them
+    flag = lambda name, kind, *given: helper.make_graph([node(kind, " ".join(given), name)], name, [], [about(name, TensorProto.BOOL)])
+    body = helper.make_graph(
+        [node("Unsqueeze", "n front", "from"), node("Add", "from once", "behind"), node("Min", "behind extent", "to"), node("Slice", "x from to front once", "row"),
+         node("Mul", "row twice", "more"), node("Shape", "row", "shape"), node("Expand", "from", "where_", name="unused"),
+         node("Squeeze", "from", "at"), node("Squeeze", "to", "end"), node("Range", "at end step", "places"), node("Unsqueeze", "places last", "column"),
+         node("Expand", "column shape", "where"), node("ScatterElements", "s where more", "t", axis=0), node("Add", "n nothing", "n0"), node("Add", "n0 step", "m"),
+         node("Less", "m bound", "below"), node("ReduceMax", "row", "most", keepdims=0), node("Less", "most large", "small"),
+         node("If", "small", "ok", then_branch=flag("fine", "Identity", "fact"), else_branch=flag("bad", "Identity", "wrong")),
+         node("Squeeze", "ok", "ok0"), node("And", "below ok0", "both"), node("Cast", "both", "number", to=INT), node("Add", "number nothing", "same"),
+         node("Cast", "same", "on", to=TensorProto.BOOL), node("Mul", "row twice", "row2")], "places",
+        [about("i", INT), about("go", TensorProto.BOOL), about("s", FLOAT, "rows", 3), about("n", INT), about("unread", FLOAT, 1)],
+        [about("on", TensorProto.BOOL), about("t", FLOAT, "rows", 3), about("m", INT), about("row2", FLOAT, 1, 3)])
+    body.node.remove(next(one for one in body.node if one.name == "unused"))
+    yield "in_places", model(
+        [node("Shape", "x", "shape_", end=1), node("Squeeze", "shape_", "bound"), node("Identity", "shape_", "extent"), node("Sub", "x x", "zeros"),
+         node("Loop", "most_trips - zeros zero undefined", "y count rest", name="places", body=body)],
+        {"x": (FLOAT, ["rows", 3])}, {"y": (FLOAT, 2), "count": (INT, 0)},
+        {"zero": ints(0)[0], "nothing": ints(0)[0], "step": ints(1)[0], "once": ints(1), "front": ints(0), "last": ints(1), "twice": np.float32(2),
+         "large": np.float32(2), "fact": np.array([True]), "wrong": np.array(False), "undefined": np.zeros(1, np.float32), "most_trips": ints(1000)[0]}), [
+            dict(rows=1), dict(rows=2), dict(rows=9), dict(rows=40)]
+    # the least and the greatest of integers, all of which are on one side of 0
+    nodes, results = [node("Abs", "x", "a"), node("Add", "a one", "above"), node("Neg", "above", "below")], []
+    for kind in (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64):
+        for side in ("above", "below")[: 1 if kind == TensorProto.UINT8 else 2]:
+            name = f"{side}{kind}"
+            nodes.append(node("Cast", side, name, to=kind))
+            for axis in ("first", "second", "both"):
+                for reduce in ("Min", "Max"):
+                    result = f"{reduce}{axis}{name}"
+                    nodes += [node(f"Reduce{reduce}", f"{name} {axis}", f"{result}r", keepdims=1), node("Cast", f"{result}r", f"{result}f", to=FLOAT),
+                              node("ReduceSum", f"{result}f", result, keepdims=0), node("Unsqueeze", f"{result} front", f"{result}u")]
+                    results.append(f"{result}u")
+    nodes.append(node("Concat", " ".join(results), "y", axis=0))
+    yield "least_and_greatest", model(
+        nodes, {"x": (FLOAT, ["b", "k"])}, {"y": (FLOAT, 1)},
+        {"one": np.float32(5), "first": ints(0), "second": ints(1), "both": ints(0, 1), "front": ints(0)}), [dict(b=1, k=1), dict(b=2, k=3), dict(b=3, k=37)]
+    # signals without an axis for the parts of their numbers, as ONNX Runtime takes them, too
+    yield "rows_of_signals", model(
+        [node("STFT", "x step window", "s"), node("Mul", "s s", "ss"), node("ReduceSum", "ss last", "y", keepdims=0)], {"x": (FLOAT, ["b", "samples"])}, {"y": (FLOAT, 3)},
+        {"step": ints(4)[0], "window": floats(16), "last": ints(-1)}, opset=17), [dict(b=1, samples=16), dict(b=2, samples=30), dict(b=3, samples=100)]
 
 
 def runtime(net):

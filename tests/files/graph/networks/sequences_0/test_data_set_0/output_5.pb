@@ -1,0 +1,1 @@
+BchosenJ6ª?FcHÀM¶¾

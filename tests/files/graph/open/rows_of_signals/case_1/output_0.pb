@@ -1,0 +1,1 @@
+	J €wÁAxWþA	ð6@Ï· Aµ¬½A «Ë@4+A®¸pAï¯@Rqr@ŽBŸiJA!’„@XQ­@ÙÛ†AÒ'B–B›8~Bv«Ø@{>'BUŸANÄs?|6tAL×ž@È0î@Û=@þ9°@ÃiZAÄòA§›Aè¬B¤ÍAòåBPN™B¾†jA‹‹ùA<G'AGêŠA‘Ù¼AÎ ‰A¢¶û@BUzAæÖßA€§?Bê‰[B†dAÛü=Aó9A@s—@f$@¤B÷°9B‰_õA[/åA‘ùA„ @â+A¨ï@ŒÍ¨@ÍAã^„AKsA‚?¹xz@¥¥„?À4«Aä^M@¯WÔBˆV¼Aþ£9BAªbBi˜C
