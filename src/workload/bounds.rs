@@ -2,6 +2,7 @@
 
 use super::parameter::parameter_range;
 use super::prove::Facts;
+use super::quotient::canonical;
 use super::{Atom, Binary, Condition, DType, Expr, Index, Interval, Parameter, Stage, Unary, Var};
 
 /// Axis ranges, and the conditions of the guards around an expression.
@@ -113,8 +114,11 @@ impl StageFacts {
     pub fn is_within(&self, index: &Index, extent: &Index) -> bool {
         // parameters are numbered behind the axes
         let rank = self.ranges.len();
+        // one number of blocks may be written in two ways
         let renumbered = |index: &Index| {
-            index.substitute(&|var| var.as_parameter().map(|number| Index::var(Var((rank + number) as u32))))
+            canonical(
+                &index.substitute(&|var| var.as_parameter().map(|number| Index::var(Var((rank + number) as u32)))),
+            )
         };
         let mut facts = Facts::new(rank + self.parameters.len());
         for (axis, range) in self.ranges.iter().enumerate() {

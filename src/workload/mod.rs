@@ -23,6 +23,7 @@ mod primitive;
 mod product;
 mod clamp;
 pub mod prove;
+pub mod quotient;
 pub mod scalar;
 mod split;
 pub mod flat;

@@ -2,9 +2,10 @@
 //! them.
 
 use super::operator::Problem;
-use super::polynomial::{Polynomial, canonical};
+use super::polynomial::Polynomial;
 use crate::graph::symbol::{Origin, Requirement, Symbol, Symbols};
 use crate::workload::prove::Facts;
+use crate::workload::quotient::canonical;
 use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
 
 /// Exclusive bound of what a symbol can be.

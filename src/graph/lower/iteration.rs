@@ -92,6 +92,11 @@ impl Builder {
         }
     }
 
+    /// Whether a formula is never as large as a number, nor its negative.
+    pub fn is_below(&self, formula: &Index, bound: i64) -> bool {
+        self.formulas.range_of(formula).is_some_and(|range| -bound < range.low && range.high < bound)
+    }
+
     /// Whether a tensor holds one whole number of a type that counts.
     pub fn is_counter(&self, tensor: TensorId) -> bool {
         let about = self.tensor(tensor);

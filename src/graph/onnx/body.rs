@@ -104,9 +104,20 @@ impl<'a> Body<'a> {
         sources
     }
 
+    /// What values stand for in the end, of those that are handed on unchanged.
+    pub fn copied(&self) -> HashMap<&'a str, &'a str> {
+        self.sources(&|node| (node.op_type == "Identity").then_some(0))
+    }
+
+    /// The node that gives each value.
+    pub fn producers(&self) -> HashMap<&'a str, &'a NodeProto> {
+        let outputs = |node: &'a NodeProto| node.output.iter().map(move |output| (output.as_str(), node));
+        self.nodes.iter().flat_map(outputs).collect()
+    }
+
     /// Of a loop's body, the states that it changes: it hands on the others.
     pub fn changed_states(&self, states: usize) -> Vec<usize> {
-        let sources = self.sources(&|node| (node.op_type == "Identity").then_some(0));
+        let sources = self.copied();
         let is_changed = |state: &usize| {
             let (input, output) = (self.inputs[2 + state], self.outputs[1 + state]);
             sources.get(output).copied().unwrap_or(output) != input

@@ -21,6 +21,8 @@ const MAX_COUNTED_NODES: usize = 1 << 18;
 /// Maximum number of states, and of comparisons, that a condition which counts depends on: exporters write
 /// one or two.
 const MAX_COMPARED: usize = 16;
+/// Exporters add in f32, which counts no further.
+const MAX_COUNTED: i64 = (1 << 24) + 1;
 /// ONNX's numbers for types that hold the number of an iteration: f32, i32, i64 and f64.
 const WIDE_TYPES: [i64; 4] = [1, 6, 7, 11];
 /// That for Booleans.
@@ -117,18 +119,21 @@ impl<'a> Import<'a> {
         self.compared(&mut counted, trips)
     }
 
-    /// The states of a loop that are one more after each iteration, and what they are in the first one.
+    /// The states of a loop that are one more after each of so many iterations, and what they are in the
+    /// first one.
     pub(super) fn counters(
         &mut self,
         node: &'a NodeProto,
         body: &Body<'a>,
         states: &[Value],
+        trips: &Index,
     ) -> Result<Vec<(usize, Index)>, ImportError> {
         let counted = self.counted(node, body, states)?;
         let mut found = Vec::new();
         for (state, value) in states.iter().enumerate() {
             let is_counter = value.tensor().is_ok_and(|tensor| self.builder.is_counter(tensor));
-            let Some(first) = self.number(value).filter(|_| is_counter) else { continue };
+            let counts = |first: &Index| self.builder.is_below(&first.clone().plus(trips), MAX_COUNTED);
+            let Some(first) = self.number(value).filter(|first| is_counter && counts(first)) else { continue };
             if self.counting_state(&counted, body.inputs[2 + state])? == Some(state) {
                 found.push((state, first));
             }
@@ -144,8 +149,7 @@ impl<'a> Import<'a> {
     ) -> Result<Counted<'a, 'b>, ImportError> {
         let added = body.nodes.iter().filter(|node| node.op_type == "Add").flat_map(|node| &node.input);
         let added: BTreeSet<&str> = added.map(String::as_str).collect();
-        let outputs = |node: &'a NodeProto| node.output.iter().map(move |output| (output.as_str(), node));
-        let producers: HashMap<&str, &NodeProto> = body.nodes.iter().flat_map(outputs).collect();
+        let producers = body.producers();
         let mut zeros = BTreeSet::new();
         for name in added {
             let number = match producers.get(name) {

@@ -1,6 +1,6 @@
 //! Loops that stay loops: as often as is said, or until a computed condition ends them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::body::Body;
 use super::error::ImportError;
@@ -90,10 +90,8 @@ impl<'a> Collecting<'a> {
 
 /// By the states that are sequences to which each iteration appends a tensor: the name of that.
 fn appended<'a>(body: &Body<'a>, states: &[Value]) -> BTreeMap<usize, &'a str> {
-    let sources = body.sources(&|node| (node.op_type == "Identity").then_some(0));
+    let (sources, producers) = (body.copied(), body.producers());
     let source = |name: &'a str| sources.get(name).copied().unwrap_or(name);
-    let outputs = |node: &'a NodeProto| node.output.iter().map(move |output| (output.as_str(), node));
-    let producers: HashMap<&str, &NodeProto> = body.nodes.iter().flat_map(outputs).collect();
     let appended = |state: usize| {
         let node = producers.get(source(body.outputs[1 + state]))?;
         let [sequence, part, place @ ..] = &node.input[..] else { return None };
@@ -187,10 +185,7 @@ impl<'a> Import<'a> {
         self.enter(node);
         let zero = self.builder.constant(TensorData::from_i64(vec![], &[0]));
         let yes = self.builder.constant(TensorData::from_bool(vec![], &[true]));
-        let counters = match trips {
-            Some(_) => self.counters(node, body, states)?,
-            None => Vec::new(),
-        };
+        let counters = trips.map(|trips| self.counters(node, body, states, trips)).transpose()?.unwrap_or_default();
         self.enter(node);
         let reads_number = body.readers.contains_key(body.inputs[0]) || !counters.is_empty();
         let numbers = match trips.filter(|_| reads_number) {
