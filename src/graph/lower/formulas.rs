@@ -4,9 +4,8 @@
 use super::operator::Problem;
 use super::polynomial::Polynomial;
 use crate::graph::symbol::{Origin, Requirement, Symbol, Symbols};
-use crate::workload::prove::Facts;
 use crate::workload::quotient::canonical;
-use crate::workload::{Atom, Condition, Index, Interval, Parameter, Var};
+use crate::workload::{Atom, Index, Interval, Parameter, Var};
 
 /// Exclusive bound of what a symbol can be.
 const MAX_VALUE: i64 = 1 << 31;
@@ -342,6 +341,7 @@ impl Formulas {
         let fewer_values = |a: Index, b: Index| if width(&b) < width(&a) { b } else { a };
         let plain = simplified(formula);
         let plain = fewer_values(plain.clone(), simplified(&canonical(&plain)));
+        let plain = fewer_values(plain.clone(), simplified(&self.with_known_maxima(&plain)));
         let mut quotients = plain.terms().iter().filter_map(|(atom, coefficient)| match atom {
             Atom::FloorDiv(inner, divisor) => Some((inner, *divisor, *coefficient)),
             _ => None,
@@ -359,82 +359,8 @@ impl Formulas {
         fewer_values(plain, joined)
     }
 
-    /// Whether a formula never exceeds another.
-    pub(super) fn is_at_most(&self, x: &Index, y: &Index) -> bool {
-        let difference = y.clone().minus(x);
-        if self.range_of(&difference).is_some_and(|range| range.low >= 0) {
-            return true;
-        }
-        if difference.as_constant().is_some() {
-            return false;
-        }
-        // symbols as the variables of a proof
-        let numbered = |index: &Index| index.substitute(&|var| Some(Index::var(Var(var.as_parameter()? as u32))));
-        let list = &self.symbols.list;
-        let mut facts = Facts::new(list.len());
-        for (number, symbol) in list.iter().enumerate() {
-            facts.assume_range(Var(number as u32), symbol.range.interval());
-        }
-        let known: Vec<Condition> = list
-            .iter()
-            .enumerate()
-            .flat_map(|(number, symbol)| {
-                let own = Index::var(Var(number as u32));
-                let apart: Vec<Index> = match &symbol.origin {
-                    Origin::Minimum(x, y) => [x, y].into_iter().map(|x| numbered(x).minus(&own)).collect(),
-                    Origin::Maximum(x, y) => [x, y].into_iter().map(|x| own.clone().minus(&numbered(x))).collect(),
-                    Origin::Count { most } => vec![numbered(most).minus(&own)],
-                    _ => Vec::new(),
-                };
-                apart.into_iter().map(|index| Condition { index, low: 0, high: i64::MAX })
-            })
-            .collect();
-        facts.assume_all(&known);
-        let difference = numbered(&difference);
-        facts.is_within(&difference, &difference.clone().plus_constant(1))
-    }
-
-    /// The lesser of two formulas.
-    ///
-    /// # Errors
-    /// [`Problem::TooLarge`].
-    pub(super) fn lesser(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
-        match (self.is_at_most(x, y), self.is_at_most(y, x)) {
-            (true, _) => Ok(x.clone()),
-            (_, true) => Ok(y.clone()),
-            _ => self.derived(Origin::Minimum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
-        }
-    }
-
-    /// The greater of two formulas.
-    ///
-    /// # Errors
-    /// [`Problem::TooLarge`].
-    pub(super) fn greater(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
-        match (self.is_at_most(y, x), self.is_at_most(x, y)) {
-            (true, _) => Ok(x.clone()),
-            (_, true) => Ok(y.clone()),
-            _ => self.derived(Origin::Maximum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
-        }
-    }
-
-    /// The greater of a formula and 0, as one whose parts say that it is not negative: else a symbol of its
-    /// own.
-    ///
-    /// # Errors
-    /// [`Problem::TooLarge`].
-    pub(super) fn natural(&mut self, formula: &Index) -> Result<Index, Problem> {
-        let zero = Index::constant(0);
-        let greater = self.greater(formula, &zero)?;
-        let greater = self.simple(&greater);
-        match self.range_of(&greater) {
-            Some(range) if range.low < 0 => self.derived(Origin::Maximum(zero, greater)),
-            _ => Ok(greater),
-        }
-    }
-
     /// What no sum says: a symbol of its own, the same for the same origin.
-    fn derived(&mut self, origin: Origin) -> Result<Index, Problem> {
+    pub(super) fn derived(&mut self, origin: Origin) -> Result<Index, Problem> {
         let list = &self.symbols.list;
         if let Some(known) = list.iter().position(|symbol| symbol.origin == origin) {
             return Ok(Index::var(Var::parameter(known)));

@@ -23,6 +23,7 @@ mod determinant;
 mod einsum;
 mod elementwise;
 mod extent;
+mod extremes;
 mod few_bits;
 mod formulas;
 mod found;

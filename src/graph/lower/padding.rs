@@ -76,7 +76,14 @@ fn amounts(builder: &Builder, op: &Operator, rank: usize) -> Result<Vec<Amounts>
 /// it.
 fn pad_in_run(builder: &mut Builder, op: &Operator, input: TensorId, amounts: &[Amounts]) -> Result<TensorId, Problem> {
     let (own, dtype) = (builder.extents(input), builder.dtype(input));
-    let padded_by = |(extent, (before, after)): (&Index, &Amounts)| extent.clone().plus(before).plus(after);
+    let padded_by = |(extent, (before, after)): (&Index, &Amounts)| {
+        let padded = extent.clone().plus(before).plus(after);
+        match builder.formulas.range_of(&padded) {
+            Some(range) if range.low >= 0 => padded,
+            // another form may show that it is never negative
+            _ => builder.formulas.simple(&padded),
+        }
+    };
     let extents: Vec<Index> = own.iter().zip(amounts).map(padded_by).collect();
     let zero = Index::constant(0);
     for (extent, (before, after)) in own.iter().zip(amounts) {

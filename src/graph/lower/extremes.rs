@@ -1,0 +1,110 @@
+//! The lesser and the greater of formulas, and whether one never exceeds another.
+
+use super::formulas::Formulas;
+use super::operator::Problem;
+use crate::graph::symbol::Origin;
+use crate::workload::prove::Facts;
+use crate::workload::{Atom, Condition, Index, Var};
+
+impl Formulas {
+    /// The greater of 0 and a difference as the greater of what is added and what is taken away, less the
+    /// latter, where there is a symbol for that: `x + max(0, 256 - x)` is `max(256, x)`.
+    pub(super) fn with_known_maxima(&self, formula: &Index) -> Index {
+        let known = |atom: &Atom| {
+            let Atom::Var(var) = atom else { return None };
+            let origin = &self.symbols.list.get(var.as_parameter()?)?.origin;
+            let difference = match origin {
+                Origin::Maximum(x, y) if x.as_constant() == Some(0) => y,
+                Origin::Maximum(x, y) if y.as_constant() == Some(0) => x,
+                _ => return None,
+            };
+            let offset = difference.offset();
+            let (mut added, mut taken) = (Index::constant(offset.max(0)), Index::constant((-offset).max(0)));
+            for (atom, coefficient) in difference.terms() {
+                let side = if *coefficient > 0 { &mut added } else { &mut taken };
+                *side = side.clone().plus(&Index::atom(atom.clone()).times(coefficient.abs()));
+            }
+            let greater = Origin::Maximum(added.clone().min(taken.clone()), added.max(taken.clone()));
+            let symbol = self.symbols.list.iter().position(|symbol| symbol.origin == greater)?;
+            Some(Index::var(Var::parameter(symbol)).minus(&taken))
+        };
+        formula.terms().iter().fold(Index::constant(formula.offset()), |sum, (atom, coefficient)| {
+            let own = known(atom).unwrap_or_else(|| Index::atom(atom.clone()));
+            sum.plus(&own.times(*coefficient))
+        })
+    }
+
+    /// Whether a formula never exceeds another.
+    pub(super) fn is_at_most(&self, x: &Index, y: &Index) -> bool {
+        let difference = y.clone().minus(x);
+        if self.range_of(&difference).is_some_and(|range| range.low >= 0) {
+            return true;
+        }
+        if difference.as_constant().is_some() {
+            return false;
+        }
+        // symbols as the variables of a proof
+        let numbered = |index: &Index| index.substitute(&|var| Some(Index::var(Var(var.as_parameter()? as u32))));
+        let list = &self.symbols.list;
+        let mut facts = Facts::new(list.len());
+        for (number, symbol) in list.iter().enumerate() {
+            facts.assume_range(Var(number as u32), symbol.range.interval());
+        }
+        let known: Vec<Condition> = list
+            .iter()
+            .enumerate()
+            .flat_map(|(number, symbol)| {
+                let own = Index::var(Var(number as u32));
+                let apart: Vec<Index> = match &symbol.origin {
+                    Origin::Minimum(x, y) => [x, y].into_iter().map(|x| numbered(x).minus(&own)).collect(),
+                    Origin::Maximum(x, y) => [x, y].into_iter().map(|x| own.clone().minus(&numbered(x))).collect(),
+                    Origin::Count { most } => vec![numbered(most).minus(&own)],
+                    _ => Vec::new(),
+                };
+                apart.into_iter().map(|index| Condition { index, low: 0, high: i64::MAX })
+            })
+            .collect();
+        facts.assume_all(&known);
+        let difference = numbered(&difference);
+        facts.is_within(&difference, &difference.clone().plus_constant(1))
+    }
+
+    /// The lesser of two formulas.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn lesser(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        match (self.is_at_most(x, y), self.is_at_most(y, x)) {
+            (true, _) => Ok(x.clone()),
+            (_, true) => Ok(y.clone()),
+            _ => self.derived(Origin::Minimum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
+        }
+    }
+
+    /// The greater of two formulas.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn greater(&mut self, x: &Index, y: &Index) -> Result<Index, Problem> {
+        match (self.is_at_most(y, x), self.is_at_most(x, y)) {
+            (true, _) => Ok(x.clone()),
+            (_, true) => Ok(y.clone()),
+            _ => self.derived(Origin::Maximum(x.clone().min(y.clone()), x.clone().max(y.clone()))),
+        }
+    }
+
+    /// The greater of a formula and 0, as one whose parts say that it is not negative: else a symbol of its
+    /// own.
+    ///
+    /// # Errors
+    /// [`Problem::TooLarge`].
+    pub(super) fn natural(&mut self, formula: &Index) -> Result<Index, Problem> {
+        let zero = Index::constant(0);
+        let greater = self.greater(formula, &zero)?;
+        let greater = self.simple(&greater);
+        match self.range_of(&greater) {
+            Some(range) if range.low < 0 => self.derived(Origin::Maximum(zero, greater)),
+            _ => Ok(greater),
+        }
+    }
+}
