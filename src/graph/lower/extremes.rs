@@ -6,6 +6,9 @@ use crate::graph::symbol::Origin;
 use crate::workload::prove::Facts;
 use crate::workload::{Atom, Condition, Index, Var};
 
+/// Greater and lesser ones inside of one another that are looked into.
+const MAX_NESTED: usize = 2;
+
 impl Formulas {
     /// The greater of 0 and a difference as the greater of what is added and what is taken away, less the
     /// latter, where there is a symbol for that: `x + max(0, 256 - x)` is `max(256, x)`.
@@ -36,6 +39,33 @@ impl Formulas {
 
     /// Whether a formula never exceeds another.
     pub(super) fn is_at_most(&self, x: &Index, y: &Index) -> bool {
+        self.is_at_most_by_parts(x, y, MAX_NESTED)
+    }
+
+    /// A greater one is at most what both of its parts are, and a lesser one at least.
+    fn is_at_most_by_parts(&self, x: &Index, y: &Index, nested: usize) -> bool {
+        if self.is_never_above(x, y) {
+            return true;
+        }
+        let Some(nested) = nested.checked_sub(1) else { return false };
+        let parts = |formula: &Index| -> Option<(bool, [Index; 2])> {
+            let [(Atom::Var(var), 1)] = formula.terms() else { return None };
+            let part = |part: &Index| part.clone().plus_constant(formula.offset());
+            match &self.symbols.list.get(var.as_parameter()?)?.origin {
+                Origin::Maximum(x, y) => Some((true, [x, y].map(part))),
+                Origin::Minimum(x, y) => Some((false, [x, y].map(part))),
+                _ => None,
+            }
+        };
+        match (parts(x), parts(y)) {
+            (Some((true, parts)), _) => parts.iter().all(|part| self.is_at_most_by_parts(part, y, nested)),
+            (_, Some((false, parts))) => parts.iter().all(|part| self.is_at_most_by_parts(x, part, nested)),
+            _ => false,
+        }
+    }
+
+    /// Whether the difference of two formulas shows it.
+    fn is_never_above(&self, x: &Index, y: &Index) -> bool {
         let difference = y.clone().minus(x);
         if self.range_of(&difference).is_some_and(|range| range.low >= 0) {
             return true;
