@@ -14,7 +14,7 @@ the way may differ by twice what ONNX Runtime's own results do where the last bi
 A file is compiled once, without any flag, whatever extents it leaves open, and the artifact is run at each size; one that is refused so
 is compiled once more with the extents of a size given by --dim, and counts as refused where that fails, too. Prints a table: the
 network, its tasks, the largest difference, or why it is refused. Exit code: 0 if every network that compiles is right, 1 if one is
-wrong. Needs numpy, onnx and onnxruntime, and 400 MB for the packages.
+wrong. Needs numpy, onnx and onnxruntime, and 700 MB for the packages and what is in them.
 """
 import argparse
 import hashlib

@@ -22,10 +22,11 @@ impl Formulas {
                 _ => return None,
             };
             let offset = difference.offset();
-            let (mut added, mut taken) = (Index::constant(offset.max(0)), Index::constant((-offset).max(0)));
+            let (mut added, mut taken) =
+                (Index::constant(offset.max(0)), Index::constant(offset.saturating_neg().max(0)));
             for (atom, coefficient) in difference.terms() {
                 let side = if *coefficient > 0 { &mut added } else { &mut taken };
-                *side = side.clone().plus(&Index::atom(atom.clone()).times(coefficient.abs()));
+                *side = side.clone().plus(&Index::atom(atom.clone()).times(coefficient.saturating_abs()));
             }
             let greater = Origin::Maximum(added.clone().min(taken.clone()), added.max(taken.clone()));
             let symbol = self.symbols.list.iter().position(|symbol| symbol.origin == greater)?;

@@ -4,12 +4,17 @@
 //! Formulas of them are nowhere in a finished program. In a value, such a number is read from the tensor that
 //! holds it; an extent cannot be one, since a body is compiled once.
 
+use std::cell::Cell;
+
 use super::builder::Builder;
 use super::math::{load, maximum, minimum, multiply};
 use super::operator::Problem;
 use crate::graph::Step;
 use crate::graph::symbol::{Origin, Symbol};
 use crate::workload::{Binary, DType, Expr, Extents, Index, Parameter, TensorId, Var};
+
+/// Variables of a value that are looked at where numbers of iterations are read.
+const MAX_READ: usize = 1 << 12;
 
 impl Builder {
     /// From now on it is known what a tensor of one element holds: the number of an iteration, from 0, of a
@@ -46,15 +51,28 @@ impl Builder {
     }
 
     /// A value in which numbers of iterations are read.
-    pub(super) fn with_numbers_read(&self, value: Expr) -> Expr {
+    ///
+    /// # Errors
+    /// [`Problem::Unsupported`] where that is too much: a formula may be made of others again and again.
+    pub(super) fn with_numbers_read(&self, value: Expr) -> Result<Expr, Problem> {
         if self.iterations.is_empty() {
-            return value;
+            return Ok(value);
         }
-        value.substitute(&|var| self.number_read(var))
+        let left = Cell::new(MAX_READ);
+        let value = value.substitute(&|var| self.number_read(var, &left));
+        match left.get() {
+            0 => Err(Problem::Unsupported(format!("more than {MAX_READ} numbers of iterations in a value"))),
+            _ => Ok(value),
+        }
     }
 
-    /// What stands for a symbol that depends on the number of an iteration.
-    fn number_read(&self, var: Var) -> Option<Index> {
+    /// What stands for a symbol that depends on the number of an iteration; `left` are how many may still be
+    /// written down, of which one is never used.
+    fn number_read(&self, var: Var, left: &Cell<usize>) -> Option<Index> {
+        left.set(left.get().saturating_sub(1));
+        if left.get() == 0 {
+            return None;
+        }
         let symbol = var.as_parameter()?;
         if let Some(number) = self.iterations.get(&symbol) {
             return Some(Index::value(load(*number, vec![Index::constant(0); self.rank(*number)])));
@@ -62,7 +80,7 @@ impl Builder {
         if !self.is_of_iteration(&Index::var(var)) {
             return None;
         }
-        let read = |formula: &Index| Expr::Index(formula.substitute(&|var| self.number_read(var)));
+        let read = |formula: &Index| Expr::Index(formula.substitute(&|var| self.number_read(var, left)));
         let value = match &self.formulas.symbols.list.get(symbol)?.origin {
             Origin::Product(x, y) => multiply(read(x), read(y)),
             // neither is negative

@@ -61,18 +61,26 @@ impl<'a> Counted<'a, '_> {
         self.sources.get(name).copied().unwrap_or(name)
     }
 
-    /// Takes the nodes of a graph of the body for nodes of the body.
-    fn add(&mut self, graph: &'a GraphProto) {
+    /// Takes the nodes of a graph of the body for nodes of the body; not where a name stands for another
+    /// value already, as it may in graphs beside one another.
+    fn add(&mut self, graph: &'a GraphProto) -> bool {
+        let outputs =
+            || graph.node.iter().flat_map(|node| node.output.iter().map(move |output| (output.as_str(), node)));
+        let is_other = |(name, node): (&str, &NodeProto)| {
+            self.producers.get(name).is_some_and(|known| !std::ptr::eq(*known, node))
+        };
+        if outputs().any(is_other) {
+            return false;
+        }
         for node in &graph.node {
             let input = handed_on(node, &BTreeSet::new()).and_then(|position| node.input.get(position));
             if let (Some(input), Some(output)) = (input, node.output.first()) {
                 let source = self.source(input);
-                self.sources.entry(output).or_insert(source);
+                self.sources.insert(output, source);
             }
-            node.output.iter().for_each(|output| {
-                self.producers.entry(output).or_insert(node);
-            });
         }
+        self.producers.extend(outputs());
+        true
     }
 }
 
@@ -281,12 +289,10 @@ impl<'a> Import<'a> {
     ) -> Result<Option<&'a str>, ImportError> {
         let branches = single_result(node, "then_branch").zip(single_result(node, "else_branch"));
         let Some(((graph, result), (other, no))) = branches else { return Ok(None) };
-        counted.add(other);
-        if self.single(counted, no)?.and_then(|no| no.as_constant()) != Some(0) {
+        if !counted.add(other) || self.single(counted, no)?.and_then(|no| no.as_constant()) != Some(0) {
             return Ok(None);
         }
-        counted.add(graph);
-        Ok(Some(result))
+        Ok(counted.add(graph).then_some(result))
     }
 
     /// The iterations after which the first of some comparisons with bounds no longer holds.
@@ -341,6 +347,9 @@ impl<'a> Import<'a> {
             return Ok(self.number(&counted.states[state]));
         }
         let Some(before) = self.predecessor(counted, name)? else { return Ok(None) };
+        if before == counted.body.inputs[0] {
+            return Ok(Some(Index::constant(1)));
+        }
         let state = self.counting_state(counted, before)?;
         let first = state.and_then(|state| self.number(&counted.states[state]));
         Ok(first.map(|first| first.plus_constant(1)))

@@ -40,6 +40,8 @@ pub struct Import<'a> {
     pub(super) counted_nodes: usize,
     /// Elements of all sequences that were listed.
     pub(super) listed: usize,
+    /// Tensors that sequences were made of, by taking others apart.
+    pub(super) taken_apart: usize,
 }
 
 /// The values of a graph or of a function's body.
@@ -76,6 +78,7 @@ impl<'a> Import<'a> {
             inner_nodes: 0,
             counted_nodes: 0,
             listed: 0,
+            taken_apart: 0,
         }
     }
 
@@ -97,7 +100,8 @@ impl<'a> Import<'a> {
             self.builder = Builder::new(options.constant_bytes);
             self.scopes.clear();
             self.initialized.clear();
-            (self.inner_nodes, self.counted_nodes, self.listed) = (0, 0, 0);
+            (self.inner_nodes, self.counted_nodes) = (0, 0);
+            (self.listed, self.taken_apart) = (0, 0);
         }
     }
 

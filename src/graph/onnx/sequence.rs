@@ -18,6 +18,8 @@ use crate::workload::{Index, TensorId};
 
 /// Maximum number of elements that lists of a network have, all together.
 const MAX_LISTED: usize = 1 << 22;
+/// Maximum number of tensors that others are taken apart into, all together.
+const MAX_PARTS: usize = 1 << 16;
 /// A tensor that is taken apart into more elements than this stays in one piece.
 const MAX_APART: i64 = 1 << 8;
 
@@ -217,7 +219,7 @@ impl<'a> Import<'a> {
             // and ONNX Runtime takes it for these
             (Some(1), _) => self.elements(whole, axis, &extent, keeps_axis),
             (Some(size), Some(extent)) => {
-                let parts = (0..extent).step_by(size as usize).take(MAX_LISTED);
+                let parts = (0..extent).step_by(size as usize).take(MAX_PARTS + 1);
                 let parts: Vec<i64> = parts.map(|start| size.min(extent - start)).collect();
                 let count = parts.len() as i64;
                 let sizes = self.builder.constant(TensorData::from_i64(vec![count], &parts));
@@ -229,6 +231,7 @@ impl<'a> Import<'a> {
 
     fn elements(&mut self, whole: TensorId, axis: usize, extent: &Index, keeps_axis: bool) -> Result<Value, Problem> {
         if let Some(count) = extent.as_constant().filter(|count| *count <= MAX_APART) {
+            self.count_parts(count)?;
             let parts = (0..count).map(|place| element(&mut self.builder, whole, axis, place));
             let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
             if keeps_axis {
@@ -244,11 +247,20 @@ impl<'a> Import<'a> {
     }
 
     fn split(&mut self, whole: TensorId, axis: usize, sizes: TensorId, count: i64) -> Result<Value, Problem> {
-        let count = usize::try_from(count).ok().filter(|count| *count <= MAX_LISTED);
-        let count = count.ok_or_else(|| Problem::Unsupported("a sequence of so many parts".to_string()))?;
+        let count = self.count_parts(count)?;
         let axis = [("axis".to_string(), Attribute::Int(axis as i64))];
         let parts = self.apply("Split", axis, &[whole, sizes], count)?;
         self.listed(parts)
+    }
+
+    /// That so many tensors may be made of others, after all that were.
+    fn count_parts(&mut self, count: i64) -> Result<usize, Problem> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        self.taken_apart = self.taken_apart.saturating_add(count);
+        match self.taken_apart > MAX_PARTS {
+            true => Err(Problem::Unsupported(format!("taking tensors apart into more than {MAX_PARTS}"))),
+            false => Ok(count),
+        }
     }
 
     /// The result of an operator that the meaning of one on sequences names.

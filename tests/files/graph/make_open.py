@@ -426,6 +426,20 @@ def networks():
     yield "least_and_greatest", model(
         nodes, {"x": (FLOAT, ["b", "k"])}, {"y": (FLOAT, 1)},
         {"one": np.float32(5), "first": ints(0), "second": ints(1), "both": ints(0, 1), "front": ints(0)}), [dict(b=1, k=1), dict(b=2, k=3), dict(b=3, k=37)]
+    # two short circuits, whose branches name their values alike; and a formula of the number that is made of itself again and again
+    ends = lambda bound: helper.make_graph([node("Constant", "", "bound", value_int=bound), node("Less", "m bound", "few")], "ends", [], [about("few", TensorProto.BOOL)])
+    chain = [node(kind, inputs, output) for k in range(40) for kind, inputs, output in (("Sub", f"seven y{k}", f"z{k}"), ("Max", f"y{k} z{k}", f"y{k + 1}"))]
+    body = helper.make_graph(
+        [node("Add", "i once", "m"), node("Less", "m rows", "below"), node("If", "below", "first", then_branch=ends(9), else_branch=never),
+         node("If", "below", "second", then_branch=ends(6), else_branch=never), node("And", "first second", "on"), node("Identity", "i", "y0"), *chain,
+         node("Cast", "y40", "f", to=FLOAT), node("Mul", "s half", "less"), node("Add", "less f", "t")], "two_ends",
+        [about("i", INT), about("go", TensorProto.BOOL), about("s", FLOAT, 3)], [about("on", TensorProto.BOOL), about("t", FLOAT, 3), about("part", FLOAT, 3)])
+    body.node.append(node("Neg", "t", "part"))
+    yield "two_ends", model(
+        [node("Shape", "x", "shape", end=1), node("Squeeze", "shape", "rows"), node("ReduceMax", "x first_", "s0", keepdims=0),
+         node("Loop", "- - s0", "last all", name="two_ends", body=body)],
+        {"x": (FLOAT, ["rows", 3])}, {"last": (FLOAT, 1), "all": (FLOAT, 2)},
+        {"once": ints(1)[0], "seven": ints(7)[0], "half": np.float32(0.5), "no": np.array(False), "first_": ints(0)}), [dict(rows=1), dict(rows=4), dict(rows=30)]
     # signals without an axis for the parts of their numbers, as ONNX Runtime takes them, too
     yield "rows_of_signals", model(
         [node("STFT", "x step window", "s"), node("Mul", "s s", "ss"), node("ReduceSum", "ss last", "y", keepdims=0)], {"x": (FLOAT, ["b", "samples"])}, {"y": (FLOAT, 3)},

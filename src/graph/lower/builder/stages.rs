@@ -45,7 +45,7 @@ impl Builder {
         value: Expr,
     ) -> Result<TensorId, Problem> {
         let most: Vec<i64> = shape.iter().chain(&reduction).copied().collect();
-        let value = self.with_numbers_read(value);
+        let value = self.with_numbers_read(value)?;
         let extents = self.inferred_extents(&most, &value)?;
         self.emit_known(shape, reduction, combiner, dtype, value, extents)
     }
@@ -62,7 +62,7 @@ impl Builder {
     ) -> Result<TensorId, Problem> {
         let elements = Builder::check_shape(&shape)?;
         Builder::check_shape(&reduction)?;
-        let value = self.with_numbers_read(value);
+        let value = self.with_numbers_read(value)?;
         if elements > 0 && !reduction.contains(&0) {
             let mut read = Vec::new();
             value.for_each_load(&mut |tensor, _| read.push(tensor));
