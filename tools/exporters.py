@@ -6,6 +6,8 @@ usage: exporters.py keras OUT_DIR [NAME ...]        networks of Keras, by tf2onn
        exporters.py tflite OUT_DIR                  the networks inside MediaPipe's package, by tf2onnx
        exporters.py jax OUT_DIR [TEXT ...]          what jax2onnx tests itself with, some 1,700 small networks (TEXT: in the name)
        exporters.py scripted OUT_DIR [TEXT ...]     modules of `scripted_networks.py`, by torch.jit.script, two operator sets each
+       exporters.py optimized OUT_DIR FILE.onnx ... networks as ONNX Runtime's optimizers write them: `_extended` by the graph
+                                                    optimizer, `_fused` by that for transformers, `_dynamic` with weights of 8 bits
        exporters.py check [--json OUT] FILE.onnx ...
 
 `check` compiles every file by `target/release/tilescribe compile --trials-per-task 0`, without any other flag, has every task of the
@@ -14,7 +16,8 @@ Runtime's within 1e-3 of each output's largest magnitude. What ONNX Runtime cann
 numbers or computes no numbers at all is not compared. Exit code: 1 if a network that compiles is wrong, else 0.
 
 The exporters do not get on in one environment: keras, tensorflow and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs
-jax2onnx, flax and equinox, scripted needs torch, check needs numpy, onnx and onnxruntime.
+jax2onnx, flax and equinox, scripted needs torch, optimized and check need numpy, onnx
+and onnxruntime.
 """
 import argparse
 import concurrent.futures
@@ -78,6 +81,41 @@ def scripted(out, texts):
             names = {"input_names": ["x"], "dynamic_axes": dynamic, "opset_version": opset, "dynamo": False}
             torch.onnx.export(torch.jit.script(module), sample, str(out / f"scripted_{name}_{opset}.onnx"), **names)
         print(name, flush=True)
+
+
+def optimized(out, files):
+    import logging
+
+    import onnx
+    import onnxruntime
+    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    logging.disable(logging.WARNING)
+    for file in map(pathlib.Path, files):
+        extended, fused, dynamic = (out / f"{file.stem}_{kind}.onnx" for kind in ("extended", "fused", "dynamic"))
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(extended)
+        try:
+            onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+            optimize_model(str(file), model_type="bert", opt_level=0).save_model_to_file(str(fused))
+            quantize_dynamic(fused, dynamic)
+        # of ONNX Runtime
+        except Exception as error:
+            print(f"{file.stem}: {str(error).splitlines()[0][:160]}", flush=True)
+        for written in (extended, fused, dynamic):
+            added = written.exists() and domains(onnx.load(written, load_external_data=False)) - domains(onnx.load(file, load_external_data=False))
+            if not added and written != dynamic:
+                # nothing that ONNX has no operator for
+                written.unlink(missing_ok=True)
+        print(file.stem, flush=True)
+
+
+def domains(model):
+    """Operators of other domains than ONNX's own."""
+    return {(node.domain, node.op_type) for node in model.graph.node if node.domain not in ("", "ai.onnx")}
 
 
 def tflite(out, _):
@@ -179,7 +217,7 @@ def draws(model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "scripted", "check"])
+    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "scripted", "optimized", "check"])
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
@@ -187,7 +225,7 @@ def main():
         return check([pathlib.Path(path) for path in options.paths], options.json)
     out = pathlib.Path(options.paths[0])
     out.mkdir(parents=True, exist_ok=True)
-    exporters = {"keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted}
+    exporters = {"keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted, "optimized": optimized}
     exporters[options.what](out, options.paths[1:])
     return 0
 

@@ -247,7 +247,7 @@ impl Space {
             matches!(
                 step,
                 Step::Winograd { .. }
-                    | Step::Strassen
+                    | Step::Strassen { .. }
                     | Step::MergeGroups { .. }
                     | Step::FlattenRows
                     | Step::SplitReduction { .. }

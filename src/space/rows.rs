@@ -4,7 +4,7 @@ use super::access::accesses;
 use super::{LoopName, Row, Rule, Step, Stop, Tape, View, site};
 use crate::nest::axis_name;
 use crate::workload::winograd::Order;
-use crate::workload::{Index, Role, Stage, Var, Workload, shared_axes};
+use crate::workload::{Index, Role, Stage, Tensor, TensorId, Var, Workload, shared_axes};
 
 /// Joins the loops over leading axes that all stages share, or over blocks of them.
 ///
@@ -53,6 +53,10 @@ impl<M: RowLimits> Rule<M> for Rows {
     }
 
     fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        if view.strassen().is_some() {
+            // that is what panels are for
+            return Ok(join(view, &[view.row(0)]));
+        }
         // joined rows pay where what one reduction leaves is reduced again, or used after another reduction
         let reductions = view.groups.iter().filter(|g| view.workload.stages[g.stage].is_reduction()).count();
         // or where every stage passes over memory, and a few rows of it stay near
@@ -74,14 +78,14 @@ impl<M: RowLimits> Rule<M> for Rows {
             let site = site("block", ["rows".into(), axis_name(at)]);
             rows[at].block = tape.choose_number(site, &candidates, default)?;
         }
-        Ok(join(&view.workload, &rows))
+        Ok(join(view, &rows))
     }
 }
 
 /// Cuts the loops over the rows of every stage into blocks, and joins those over the blocks.
-fn join(workload: &Workload, rows: &[Row]) -> Vec<Step> {
+fn join<M>(view: &View<'_, M>, rows: &[Row]) -> Vec<Step> {
     let (mut steps, mut outer) = (Vec::new(), Vec::new());
-    for (number, stage) in workload.computed_stages() {
+    for (number, stage) in view.joinable() {
         if stage.is_reduction() {
             outer.push(split(rows, |row| LoopName::init(number, row), &mut steps));
         }
@@ -196,7 +200,9 @@ impl<M> Rule<M> for Privatise {
             return Ok(Vec::new());
         }
         let rows: Vec<(LoopName, i64)> = view.rows.iter().map(|row| (row.over.clone(), row.block)).collect();
-        let intermediates = view.workload.ids().filter(|(_, tensor)| tensor.role == Role::Intermediate);
+        let joined: Vec<TensorId> = view.joinable().map(|(_, stage)| stage.output).collect();
+        let is_left = |(id, tensor): &(TensorId, &Tensor)| tensor.role == Role::Intermediate && joined.contains(id);
+        let intermediates = view.workload.ids().filter(is_left);
         Ok(intermediates.map(|(tensor, _)| Step::Privatise { tensor, rows: rows.clone() }).collect())
     }
 }

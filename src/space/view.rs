@@ -10,6 +10,7 @@ use super::group::{Axis, AxisLoops, DotSteps, Fetch, Group, MmaTile, Row, Usual}
 use super::schedule::{LoopName, Reads, Step};
 use super::seen::Seen;
 use crate::nest::LoopKind;
+use crate::workload::strassen::{Panels, Side};
 use crate::workload::winograd::Order;
 use crate::workload::{Algorithm, Stage, Var, Workload};
 
@@ -54,9 +55,21 @@ impl<'a, M> View<'a, M> {
         self.groups = stages.map(|stage| Group::new(&self.workload, stage, &self.points)).collect();
     }
 
-    /// The first stage that runs, and its number.
+    /// The stages that may be joined over leading axes, with their numbers: all that run, but for what all
+    /// panels of columns read.
+    pub fn joinable(&self) -> impl Iterator<Item = (usize, &Stage)> {
+        let is_of_columns = matches!(self.strassen(), Some(Panels { of: Side::Columns, .. }));
+        self.workload.computed_stages().skip(usize::from(is_of_columns))
+    }
+
+    /// Whether the stages of a group are joined with others.
+    pub fn is_joined(&self, group: &Group) -> bool {
+        !self.rows.is_empty() && self.joinable().any(|(stage, _)| stage == group.stage)
+    }
+
+    /// The first stage that is joined with others, or would be, and its number.
     fn first_stage(&self) -> (usize, &Stage) {
-        let first = self.workload.computed_stages().next();
+        let first = self.joinable().next();
         first.unwrap_or((0, &self.workload.stages[0]))
     }
 
@@ -73,7 +86,25 @@ impl<'a, M> View<'a, M> {
         })
     }
 
-    /// A leading axis of all stages that run, not joined yet.
+    /// The panels that a product is computed by with Strassen's algorithm, if it is.
+    pub fn strassen(&self) -> Option<Panels> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Strassen { panels } => *panels,
+            _ => None,
+        })
+    }
+
+    /// Whether a product is computed with Strassen's algorithm, as a whole so far.
+    pub fn plain_strassen(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Strassen { panels: None }))
+    }
+
+    /// The task's workload, as it is written.
+    pub fn given(&self) -> &'a Workload {
+        self.given
+    }
+
+    /// A leading axis of all stages that are joined, not joined yet.
     pub(super) fn row(&self, position: usize) -> Row {
         let (number, first) = self.first_stage();
         Row {
@@ -106,7 +137,7 @@ impl<'a, M> View<'a, M> {
     pub fn push(&mut self, step: Step) {
         match &step {
             Step::Winograd { outputs, order } => self.rewrite(Algorithm::Winograd { outputs: *outputs, order: *order }),
-            Step::Strassen => self.rewrite(Algorithm::Strassen),
+            Step::Strassen { panels } => self.rewrite(Algorithm::Strassen { panels: *panels }),
             Step::MergeGroups { groups } => self.rewrite(Algorithm::Merged { groups: *groups }),
             Step::FlattenRows => self.rewrite(Algorithm::Flat),
             Step::SplitReduction { stage, axis, parts } => {
@@ -220,7 +251,8 @@ impl<'a, M> View<'a, M> {
     fn join(&mut self, loops: &[LoopName]) {
         let (position, Some(over)) = (self.rows.len(), loops.first()) else { return };
         let mut row = Row { over: over.clone(), ..self.row(position) };
-        for group in &mut self.groups {
+        let joined: Vec<usize> = self.joinable().map(|(stage, _)| stage).collect();
+        for group in self.groups.iter_mut().filter(|group| joined.contains(&group.stage)) {
             (group.outer_order, group.innermost) = (Vec::new(), None);
             let Some(at) = group.axes.iter().position(|axis| axis.position == position) else { continue };
             match group.axes[at].loops.take() {

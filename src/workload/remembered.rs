@@ -9,7 +9,7 @@ use super::Workload;
 use super::flat::flat;
 use super::merged::merged;
 use super::rewritten::Rewritten;
-use super::strassen::strassen;
+use super::strassen::{Panels, strassen};
 use super::winograd::{Order, winograd};
 
 /// An algorithm with fewer multiplications.
@@ -18,7 +18,7 @@ pub enum Algorithm {
     /// See [`winograd`].
     Winograd { outputs: i64, order: Order },
     /// See [`strassen`].
-    Strassen,
+    Strassen { panels: Option<Panels> },
     /// See [`merged`].
     Merged { groups: i64 },
     /// See [`flat`].
@@ -43,7 +43,7 @@ impl Algorithm {
         drop(remembered);
         let made = match self {
             Algorithm::Winograd { outputs, order } => winograd(workload, outputs, order),
-            Algorithm::Strassen => strassen(workload),
+            Algorithm::Strassen { panels } => strassen(workload, panels),
             Algorithm::Merged { groups } => merged(workload, groups),
             Algorithm::Flat => flat(workload),
         }
@@ -70,7 +70,7 @@ mod tests {
         let first = algorithm.of(&workload).expect("it applies");
         assert_eq!(Some(&*first), winograd(&workload, 2, Order::Points).as_ref());
         assert!(Arc::ptr_eq(&first, &algorithm.of(&workload).unwrap()));
-        assert_eq!(Algorithm::Strassen.of(&workload), None);
+        assert_eq!(Algorithm::Strassen { panels: None }.of(&workload), None);
         let by_rows = Algorithm::Winograd { outputs: 2, order: Order::Rows }.of(&workload).unwrap();
         assert_ne!(by_rows, first);
     }

@@ -10,6 +10,7 @@ use super::elementwise;
 use super::math::{add, float, literal, load, multiply, sigmoid, var, vars};
 use super::normalization;
 use super::operator::{Attribute, Operand, Operator, Problem};
+use super::parts::{element, stack};
 use super::reduction::{Axes, softmax_over};
 use super::rotary::{Angles, rotate};
 use crate::workload::{Combiner, DType, Expr, Index, TensorId};
@@ -38,6 +39,11 @@ pub(super) fn call(
     let attributes = attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
     let plain = Operator { attributes, outputs: vec![true], ..own(op, kind, inputs) };
     super::lower(builder, &plain)?.first().copied().ok_or_else(|| Problem::Unsupported(kind.to_string()))
+}
+
+/// Attributes that an operator hands on, those of them that are there.
+pub(super) fn handed<'a>(op: &Operator, names: &[&'a str]) -> Vec<(&'a str, Attribute)> {
+    names.iter().filter_map(|name| Some((*name, op.attributes.get(*name)?.clone()))).collect()
 }
 
 /// The first input, with those at other positions added, where they are there.
@@ -194,7 +200,7 @@ pub fn multi_head_attention(builder: &mut Builder, op: &Operator) -> Result<Vec<
     }
     let mut heads = Heads { query: parts[0], key: parts[1], value: parts[2] };
     let past = append_past(builder, &mut heads, op.optional(6), op.optional(7))?;
-    let result = masked_attention(builder, op, &heads, &past, [4, 5])?;
+    let result = masked_attention(builder, op, &heads, &past, [Some(4), Some(5)])?;
     Ok(vec![result, heads.key, heads.value])
 }
 
@@ -204,16 +210,17 @@ fn masked_attention(
     op: &Operator,
     heads: &Heads,
     past: &Index,
-    [mask, bias]: [usize; 2],
+    [mask, bias]: [Option<usize>; 2],
 ) -> Result<TensorId, Problem> {
     let shape = heads.scores_shape(builder)?;
     let (mut score, extents) = scaled_score(builder, op, heads)?;
-    if let Some(tensor) = op.optional(bias) {
-        check_float(builder, bias, tensor)?;
+    let given = |input: Option<usize>| input.and_then(|input| Some((input, op.optional(input)?)));
+    if let Some((input, tensor)) = given(bias) {
+        check_float(builder, input, tensor)?;
         score = with_mask(builder, score, tensor, &shape, &extents)?;
     }
-    if let Some(tensor) = op.optional(mask) {
-        score = with_padding(builder, op, score, (mask, tensor), &shape)?;
+    if let Some(mask) = given(mask) {
+        score = with_padding(builder, op, score, mask, &shape)?;
     }
     if op.flag("unidirectional", false)? {
         score = causal(score, past);
@@ -236,17 +243,32 @@ pub(super) fn scaled_score(builder: &mut Builder, op: &Operator, heads: &Heads) 
     Ok((scaled(load(product, vars(0, 4)), scale), extents))
 }
 
-/// `Attention`, whose query, key and value are one product of its input. Outputs: result, and nothing else.
+/// `Attention`, whose query, key and value are one product of its input. Outputs: result, and present key and
+/// value.
 pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
-    if op.optional(4).is_some() || op.optional(6).is_some() || op.wants_output(1) || op.flag("do_rotary", false)? {
-        return Err(Problem::Unsupported("Attention of com.microsoft with a past, or that rotates".to_string()));
+    if op.optional(6).is_some() {
+        return Err(Problem::Unsupported("Attention of com.microsoft with a shared buffer".to_string()));
     }
-    let count = op.optional_int("num_heads")?.ok_or(Problem::MissingAttribute("num_heads"))?;
     let (input, weights) = (op.input(0)?, op.input(1)?);
     let mut product = call(builder, op, "MatMul", &[Some(input), Some(weights)], &[])?;
     if let Some(bias) = op.optional(2) {
         product = call(builder, op, "Add", &[Some(product), Some(bias)], &[])?;
     }
+    self_attention(builder, op, product, [Some(3), Some(5), Some(4)])
+}
+
+/// The result of a product that is query, key and value, and present key and value as one tensor; mask, bias
+/// and past are inputs at these positions.
+pub(super) fn self_attention(
+    builder: &mut Builder,
+    op: &Operator,
+    product: TensorId,
+    [mask, bias, past]: [Option<usize>; 3],
+) -> Result<Vec<TensorId>, Problem> {
+    if op.flag("do_rotary", false)? || op.flag("past_present_share_buffer", false)? {
+        return Err(Problem::Unsupported("Attention of com.microsoft that rotates, or with a shared buffer".into()));
+    }
+    let count = op.optional_int("num_heads")?.ok_or(Problem::MissingAttribute("num_heads"))?;
     let hidden = builder.shape(product).last().copied().unwrap_or(0);
     if let Some(sizes) = op.ints("qkv_hidden_sizes")?.filter(|sizes| **sizes != [hidden / 3; 3]) {
         return Err(Problem::Unsupported(format!("qkv_hidden_sizes of {sizes:?}, which differ,")));
@@ -257,8 +279,18 @@ pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, 
     let depth = hidden / 3 / count;
     let mut part = |number: i64| part_by_heads(builder, product, number * count, count, depth);
     let (query, key, value) = (part(0)?, part(1)?, part(2)?);
-    let heads = Heads { query, key, value };
-    Ok(vec![masked_attention(builder, op, &heads, &Index::constant(0), [3, 5])?])
+    let mut heads = Heads { query, key, value };
+    let past = match past.and_then(|past| op.optional(past)) {
+        Some(past) if builder.shape(past).first() != Some(&2) => {
+            return Err(Problem::Shape(format!("a past of shape {:?} is no key and value", builder.shape(past))));
+        }
+        Some(past) => vec![element(builder, past, 0, 0)?, element(builder, past, 0, 1)?],
+        None => Vec::new(),
+    };
+    let past = append_past(builder, &mut heads, past.first().copied(), past.get(1).copied())?;
+    let result = masked_attention(builder, op, &heads, &past, [mask, bias])?;
+    let present = if op.wants_output(1) { Some(stack(builder, &[heads.key, heads.value], 0)?) } else { None };
+    Ok([Some(result), present].into_iter().flatten().collect())
 }
 
 /// `EmbedLayerNormalization`: a sum of embeddings of words, positions and segments, normalised. Outputs:

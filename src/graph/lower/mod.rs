@@ -28,6 +28,7 @@ mod few_bits;
 mod formulas;
 mod found;
 mod fourier;
+mod fused;
 mod gather;
 mod grid;
 mod grouped;

@@ -2,9 +2,9 @@
 
 use super::{
     Builder, Operator, Problem, attention, bits, columns, constants, contraction, contrib, convolution, deform,
-    determinant, einsum, elementwise, few_bits, found, fourier, gather, grid, grouped, layout, losses, normalization,
-    padding, parts, pooling, qlinear, quantization, random, recurrence, recurrent, reduction, resize, roi, rotary,
-    scatter, signal, sort,
+    determinant, einsum, elementwise, few_bits, found, fourier, fused, gather, grid, grouped, layout, losses,
+    normalization, padding, parts, pooling, qlinear, quantization, random, recurrence, recurrent, reduction, resize,
+    roi, rotary, scatter, signal, sort,
 };
 use crate::workload::TensorId;
 
@@ -167,6 +167,9 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
             open(contrib::gelu)
         }
         "com.microsoft.FusedMatMul" => open(contrib::fused_matmul),
+        "com.microsoft.FusedConv" => open(fused::convolution),
+        "com.microsoft.FusedGemm" => open(fused::gemm),
+        "com.microsoft.QAttention" => open(qlinear::attention),
         "com.microsoft.SkipLayerNormalization" | "com.microsoft.SkipSimplifiedLayerNormalization" => {
             open(contrib::skip_normalization)
         }

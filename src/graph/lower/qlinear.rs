@@ -2,7 +2,7 @@
 //! dequantised before and quantised behind, and products of integers that are scaled.
 
 use super::builder::Builder;
-use super::contrib::call;
+use super::contrib::{call, handed, self_attention};
 use super::operator::{Attribute, Operator, Problem};
 use crate::workload::{DType, TensorId};
 
@@ -23,11 +23,6 @@ fn quantized(
     let inputs = [Some(x), Some(op.input(scale)?), op.optional(scale + 1)];
     let named = [("output_dtype", Attribute::Int(dtype.onnx()))];
     call(builder, op, "QuantizeLinear", &inputs, if inputs[2].is_none() { &named } else { &[] })
-}
-
-/// Attributes that an operator hands on, those of them that are there.
-fn handed<'a>(op: &Operator, names: &[&'a str]) -> Vec<(&'a str, Attribute)> {
-    names.iter().filter_map(|name| Some((*name, op.attributes.get(*name)?.clone()))).collect()
 }
 
 /// `QuantizeLinear` and `DequantizeLinear`, which are in ONNX's own domain, too.
@@ -109,6 +104,15 @@ pub fn product_to_float(builder: &mut Builder, op: &Operator) -> Result<Vec<Tens
     let scales = [op.input(2)?, op.input(3)?];
     let product = scaled_product(builder, op, factors, None, scales)?;
     Ok(vec![with_bias(builder, op, product, 6)?])
+}
+
+/// `QAttention`: `Attention` whose query, key and value are one product of integers.
+pub fn attention(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
+    let factors = [op.optional(0), op.optional(1), op.optional(6), op.optional(7)];
+    let scales = [op.input(3)?, op.input(4)?];
+    let product = scaled_product(builder, op, factors, None, scales)?;
+    let product = with_bias(builder, op, product, 2)?;
+    self_attention(builder, op, product, [Some(5), None, Some(8)])
 }
 
 /// `DynamicQuantizeMatMul`: of numbers that are quantised where they are multiplied.

@@ -1,11 +1,15 @@
 //! Which algorithm computes the task: as it is written, or a convolution by Winograd's, a product by
 //! Strassen's, groups of channels several at once, the rows of an image as one.
 
+use std::ops::RangeInclusive;
+
 use super::convolution::fewest_cycles;
+use crate::space::rows::RowLimits;
 use crate::space::{Rule, Step, Stop, Tape, View, Words, name, site};
 use crate::target::{Cpu, TILE_LANES, TILE_ROWS};
+use crate::workload::strassen::{self, Panels, Side};
 use crate::workload::winograd::{self, Order};
-use crate::workload::{flat, merged, strassen};
+use crate::workload::{flat, merged};
 
 /// Rewrites the workload before anything else is decided. Three rules ask the same of different tasks, since
 /// records of the second and third kinds are older than their questions.
@@ -78,8 +82,90 @@ fn product(view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop>
         return Ok(Vec::new());
     }
     let candidates = ["direct", "strassen"].map(name).to_vec();
-    let is_taken = tape.choose(site("algorithm", []), candidates, 0)?.is("strassen");
-    Ok(is_taken.then_some(Step::Strassen).into_iter().collect())
+    // before products were cut into panels, it paid for few of them
+    let is_taken = tape.choose_since(site("algorithm", []), candidates, 1, 0)?.is("strassen");
+    Ok(is_taken.then_some(Step::Strassen { panels: None }).into_iter().collect())
+}
+
+/// What the halves of a product by Strassen's algorithm are cut into, so that what the seven products leave
+/// is added up while it is in the cache.
+pub(super) struct ProductPanels;
+
+/// Rows or columns of a panel, of each half.
+const PANEL_WIDTHS: RangeInclusive<i64> = 12..=256;
+/// The same of the untuned program, at most.
+const MOST_ROWS: i64 = 16;
+const MOST_COLUMNS: i64 = 64;
+
+impl Rule<Cpu> for ProductPanels {
+    fn name(&self) -> &'static str {
+        "product-panels"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn absent_is_default(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
+        let halves = view.plain_strassen().then(|| strassen::halves(view.given())).flatten();
+        let Some(halves) = halves else { return Ok(Vec::new()) };
+        let cuts = Cuts { halves, machine: view.machine };
+        let sides: Vec<Side> = Side::ALL.into_iter().filter(|side| !cuts.widths(*side).is_empty()).collect();
+        if sides.is_empty() {
+            return Ok(Vec::new());
+        }
+        let candidates = std::iter::once("none").chain(sides.iter().map(|side| side.name())).map(name).collect();
+        let default = sides.iter().position(|side| cuts.untuned(*side).is_some()).map_or(0, |at| at + 1);
+        // before there was the rule, products went through memory
+        let answer = tape.choose_since(site("panel", ["algorithm".into()]), candidates, default, 0)?;
+        let Some(of) = sides.into_iter().find(|side| answer.is(side.name())) else { return Ok(Vec::new()) };
+        let (widths, untuned) = (cuts.widths(of), cuts.untuned(of));
+        let default = widths.iter().position(|width| untuned == Some(*width)).unwrap_or(0);
+        let width = tape.choose_number(site("block", ["algorithm".into()]), &widths, default)?;
+        Ok(vec![Step::Strassen { panels: Some(Panels { of, width }) }])
+    }
+}
+
+/// How halves of a product may be cut into panels.
+struct Cuts<'a> {
+    /// Rows and columns of a half.
+    halves: [i64; 2],
+    machine: &'a Cpu,
+}
+
+impl Cuts<'_> {
+    fn half(&self, of: Side) -> i64 {
+        let [rows, columns] = self.halves;
+        match of {
+            Side::Rows => rows,
+            Side::Columns => columns,
+        }
+    }
+
+    fn widths(&self, of: Side) -> Vec<i64> {
+        let half = self.half(of);
+        PANEL_WIDTHS.filter(|width| *width < half && half % width == 0).collect()
+    }
+
+    /// The width of the untuned program, if there are panels of this side that suit the machine: what a few
+    /// rows leave stays in the cache with what comes of it, while weights pass by. Where there are none,
+    /// columns do that fill vectors.
+    fn untuned(&self, of: Side) -> Option<i64> {
+        let (most, step) = match of {
+            Side::Rows => (MOST_ROWS, 1),
+            Side::Columns => (MOST_COLUMNS, 2 * self.machine.lanes()),
+        };
+        let is_shared = |width: i64| {
+            let panels = self.half(of) / width;
+            panels % i64::from(self.machine.cores) == 0 || panels >= self.machine.enough_blocks()
+        };
+        let suits = |width: &i64| *width <= most && width % step == 0 && is_shared(*width);
+        self.widths(of).into_iter().rev().find(suits)
+    }
 }
 
 /// Whether groups of channels are multiplied several at once. Zeros are multiplied as well: by default where

@@ -35,6 +35,7 @@ pub(super) fn machine() -> Machine<Cpu> {
             Box::new(algorithm::Algorithm::Plain),
             Box::new(algorithm::Algorithm::Further),
             Box::new(algorithm::Algorithm::Strided),
+            Box::new(algorithm::ProductPanels),
             Box::new(algorithm::TileRows),
             Box::new(algorithm::Groups),
             Box::new(algorithm::FlatRows),

@@ -54,9 +54,8 @@ impl Rule<Cpu> for Parallel {
                 |row: &Row| Spread { over: row.over.clone(), usual: row.usual_blocks(), varies: row.varies };
             let loops = view.rows.iter().map(spread_over).collect();
             ask("rows".into(), loops, tape)?;
-            return Ok(steps);
         }
-        for group in &view.groups {
+        for group in view.groups.iter().filter(|group| !view.is_joined(group)) {
             tape.defaults_only(group.defaults_only);
             let several = group.outer_order.iter().filter(|at| group.axes[**at].blocks() > 1);
             let outer = several.filter_map(|at| {

@@ -85,15 +85,16 @@ impl Rule<Cpu> for Tile {
 
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
         let workload = &*view.workload;
-        // the threads share the rows, where there are any
-        let sharing = if view.rows.is_empty() { view.machine.enough_blocks() } else { 1 };
         let mut steps = Vec::new();
         for group in &view.groups {
+            // the threads share the rows, where there are any
+            let sharing = if view.is_joined(group) { 1 } else { view.machine.enough_blocks() };
             tape.defaults_only(group.defaults_only);
             let mut group = group.clone();
             let reads = accesses(&workload.stages[group.stage]);
             steps.extend(fuse(workload, &mut group, &reads, tape)?);
-            vector(workload, view.machine, &mut group, &reads, tape)?;
+            let is_passed_on = view.strassen().is_some() && view.is_joined(&group);
+            vector(workload, view.machine, (&mut group, is_passed_on), &reads, tape)?;
             matrix::matrix(workload, view.machine, &mut group, &reads, tape)?;
             tiles(workload, view.machine, &mut group, &reads, tape)?;
             blocks(workload, view.machine, sharing, &mut group, &reads, tape)?;
@@ -124,11 +125,12 @@ fn cut(group: &Group, steps: &mut Vec<Step>) {
     }
 }
 
-/// Which axis runs in vectors.
+/// Which axis runs in vectors. Where a group's results are passed on in the cache, it matters little how they
+/// are written.
 fn vector(
     workload: &Workload,
     target: &Cpu,
-    group: &mut Group,
+    (group, is_passed_on): (&mut Group, bool),
     reads: &[Access],
     tape: &mut Tape<'_>,
 ) -> Result<(), Stop> {
@@ -138,7 +140,8 @@ fn vector(
     if candidates.is_empty() {
         return Ok(());
     }
-    let scores: Vec<i64> = candidates.iter().map(|at| vector_score(workload, target, group, reads, *at)).collect();
+    let score = |at: &usize| vector_score(workload, target, (group, is_passed_on), reads, *at);
+    let scores: Vec<i64> = candidates.iter().map(score).collect();
     let best = (0..scores.len()).max_by_key(|at| (scores[*at], *at)).unwrap_or(0);
     let names: Vec<_> = candidates.iter().map(|at| name(group.axes[*at].letter())).collect();
     let answer = tape.choose(site("vector", [group.name()]), names.clone(), best)?;
@@ -149,7 +152,13 @@ fn vector(
 /// How well the accesses of a stage suit vectors along an axis: neighbours in memory and broadcasts are good,
 /// strides are bad, and so are windows and borders, which have to be copied first. The panels of a constant
 /// cost nothing. After many reduction steps it matters little how the output is written.
-fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Access], at: usize) -> i64 {
+fn vector_score(
+    workload: &Workload,
+    target: &Cpu,
+    (group, is_passed_on): (&Group, bool),
+    reads: &[Access],
+    at: usize,
+) -> i64 {
     let stage = &workload.stages[group.stage];
     let axis = &group.axes[at];
     let var = Var((axis.position + usize::from(group.fused == Some(at))) as u32);
@@ -174,7 +183,7 @@ fn vector_score(workload: &Workload, target: &Cpu, group: &Group, reads: &[Acces
     let mut score: i64 = reads.iter().map(of_access).sum();
     if axis.reduction {
         score -= 1;
-    } else if steps < HEURISTICS.very_deep {
+    } else if steps < HEURISTICS.very_deep && !is_passed_on {
         score += of_stride(row_major_strides(&stage.spatial).get(var.0 as usize).copied());
     }
     let few = match axis.reduction {

@@ -102,7 +102,7 @@ impl Program {
             Step::Winograd { outputs, order } => {
                 self = self.rewritten(Algorithm::Winograd { outputs: *outputs, order: *order })?;
             }
-            Step::Strassen => self = self.rewritten(Algorithm::Strassen)?,
+            Step::Strassen { panels } => self = self.rewritten(Algorithm::Strassen { panels: *panels })?,
             Step::MergeGroups { groups } => self = self.rewritten(Algorithm::Merged { groups: *groups })?,
             Step::FlattenRows => self = self.rewritten(Algorithm::Flat)?,
             Step::SplitReduction { stage, axis, parts } => {
@@ -294,7 +294,7 @@ impl Program {
         match by {
             // what follows the products may be computed as they leave the registers
             Algorithm::Merged { .. } | Algorithm::Flat => program.pending = Some(rewritten),
-            Algorithm::Winograd { .. } | Algorithm::Strassen => program.redirect(&rewritten),
+            Algorithm::Winograd { .. } | Algorithm::Strassen { .. } => program.redirect(&rewritten),
         }
         Ok(program)
     }

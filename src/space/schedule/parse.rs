@@ -8,6 +8,7 @@ use super::print::{MARKS, PLAIN};
 use super::{Copy, Level, LoopName, Reads, Schedule, Step};
 use crate::nest::axis_name;
 use crate::nest::rewrite::pack::{Content, Layout};
+use crate::workload::strassen::{Panels, Side};
 use crate::workload::winograd::Order;
 use crate::workload::{Combiner, DType, TensorId};
 
@@ -142,6 +143,19 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// What a product's halves are cut into, if they are.
+    fn panels(&mut self) -> Result<Option<Panels>, ScheduleError> {
+        if self.words.peek().is_none() {
+            return Ok(None);
+        }
+        self.keyword("by")?;
+        let word = self.word("row or column")?;
+        match Side::ALL.into_iter().find(|side| side.name() == word) {
+            Some(of) => Ok(Some(Panels { of, width: self.number()? })),
+            None => self.unexpected("row or column", Some(word)),
+        }
+    }
+
     /// A letter and a number.
     fn numbered(&mut self, letter: char, expected: &'static str) -> Result<u32, ScheduleError> {
         let word = self.word(expected)?;
@@ -219,7 +233,7 @@ impl<'a> Words<'a> {
                 };
                 Step::Winograd { outputs, order }
             }
-            "strassen" => Step::Strassen,
+            "strassen" => Step::Strassen { panels: self.panels()? },
             "merge_groups" => Step::MergeGroups { groups: self.number()? },
             "flatten_rows" => Step::FlattenRows,
             "split_reduction" => {

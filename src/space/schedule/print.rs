@@ -6,6 +6,7 @@ use super::step::joined;
 use super::{Copy, Level, Reads, Schedule, Step};
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::nest::{LoopKind, axis_name};
+use crate::workload::strassen::Panels;
 use crate::workload::winograd::Order;
 
 impl Display for Schedule {
@@ -43,7 +44,8 @@ impl Display for Step {
         match self {
             Step::Winograd { outputs, order: Order::Points } => write!(f, "winograd {outputs}"),
             Step::Winograd { outputs, order: Order::Rows } => write!(f, "winograd {outputs} by rows"),
-            Step::Strassen => write!(f, "strassen"),
+            Step::Strassen { panels: None } => write!(f, "strassen"),
+            Step::Strassen { panels: Some(Panels { of, width }) } => write!(f, "strassen by {} {width}", of.name()),
             Step::MergeGroups { groups } => write!(f, "merge_groups {groups}"),
             Step::FlattenRows => write!(f, "flatten_rows"),
             Step::SplitReduction { stage, axis, parts } => {

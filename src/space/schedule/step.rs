@@ -6,6 +6,7 @@ use compact_str::{CompactString, format_compact};
 
 use crate::nest::rewrite::pack::{Content, Layout};
 use crate::nest::{LoopKind, axis_name};
+use crate::workload::strassen::Panels;
 use crate::workload::winograd::Order;
 use crate::workload::{Combiner, DType, TensorId};
 
@@ -121,8 +122,9 @@ pub enum Step {
     /// [`crate::nest::Nest::redirect`]. `winograd 4 by rows`: all stages lead with the rows of tiles.
     Winograd { outputs: i64, order: Order },
     /// `strassen`: starts over with the plain nest of the product by seven products of half the size.
-    /// [`crate::workload::strassen::strassen`].
-    Strassen,
+    /// [`crate::workload::strassen::strassen`]. `strassen by column 64`: panels of so many columns of each
+    /// half, or rows, are multiplied one after the other.
+    Strassen { panels: Option<Panels> },
     /// `merge_groups 4`: starts over with the plain nest of the grouped convolution whose groups are four of
     /// the given ones each, with zeros among their weights. [`crate::workload::merged::merged`].
     MergeGroups { groups: i64 },

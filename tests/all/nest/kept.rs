@@ -78,7 +78,7 @@ pub fn task(workload: &str, target: &str) -> Task {
 pub fn version(kind: Kind) -> String {
     Space::standard()
         .version(kind)
-        .replace("further-algorithm-1+strided-algorithm-1+tile-rows-1+", "")
+        .replace("further-algorithm-1+strided-algorithm-1+product-panels-1+tile-rows-1+", "")
         .replace("row-order-1+", "")
 }
 

@@ -533,6 +533,42 @@ def not_numbers():
         x, y, {"last": ints(1), "zero": np.float32(0), "nan": np.float32(np.nan)}, opset=13)
 
 
+def optimizers():
+    """What ONNX Runtime's optimizers make of several operators."""
+    draw = np.random.default_rng(30)
+    f = lambda *shape: draw.standard_normal(shape).astype(np.float32)
+    fused = lambda kind, inputs, outputs, **attributes: node(kind, inputs, outputs, domain="com.microsoft", **attributes)
+    activation = lambda kind, *parameters: {"activation": kind, **({"activation_params": list(map(float, parameters))} if parameters else {})}
+    around = dict(pads=[1, 1, 1, 1])
+    x = image(1, 4, 6, 5)[0]
+    yield "fused", of_microsoft(
+        [fused("FusedConv", "x w0 b", "a", **around, **activation("Relu")),
+         fused("FusedConv", "a w1 b a", "c", **around, **activation("LeakyRelu", 0.1)),
+         fused("FusedConv", "c w1", "d", strides=[2, 1], **around, **activation("Clip", -0.5, 6)),
+         fused("FusedConv", "c w1", "e", **activation("HardSigmoid", 0.25, 0.4)), fused("FusedConv", "d w1 b", "g", **activation("Tanh")),
+         node("Flatten", "g", "flat"),
+         fused("FusedGemm", "flat v bias", "y", transB=1, alpha=0.5, activation="LeakyRelu", activation_alpha=0.2),
+         fused("FusedGemm", "flat v bias", "z", transB=1, activation="Sigmoid")],
+        x, several("y", "z", "e"), {"w0": f(8, 4, 3, 3), "w1": f(8, 8, 3, 3), "b": f(8), "v": f(7, 24), "bias": f(7)})
+    halves = {"past": (TensorProto.FLOAT, [2, 2, 2, 3, 4])}
+    short = draw.integers(-128, 128, (8, 24)).astype(np.int8)
+    yield "fused_attention", of_microsoft(
+        [fused("Attention", "x w b - past", "y present", num_heads=2, unidirectional=1), node("DynamicQuantizeLinear", "x", "q s zero"),
+         fused("QAttention", "q short b s scale - zero none past", "z now", num_heads=2, unidirectional=1),
+         fused("QAttention", "q short b s scale mask zero none", "m", num_heads=2)],
+        {"x": (TensorProto.FLOAT, [2, 5, 8]), **halves}, several("y", "present", "z", "now", "m"),
+        {"w": f(8, 24), "b": f(24), "short": short, "scale": np.float32(0.01), "none": np.int8(0), "mask": np.array([5, 3], np.int32)})
+
+
+def of_microsoft(nodes, inputs, outputs, constants):
+    # inputs that are left out
+    for each in nodes:
+        each.input[:] = ["" if name == "-" else name for name in each.input]
+    network = model(nodes, inputs, outputs, constants)
+    network.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return network
+
+
 def main():
     shutil.rmtree(HERE / "networks", ignore_errors=True)
     (HERE / "networks").mkdir()
@@ -550,7 +586,7 @@ def main():
     as_written.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for name, net in few_bits():
         write(name, net, as_written)
-    for name, net in itertools.chain(parts_of_images(), until_it_ends(), computed_parts(), not_numbers()):
+    for name, net in itertools.chain(parts_of_images(), until_it_ends(), computed_parts(), not_numbers(), optimizers()):
         write(name, net)
 
 
