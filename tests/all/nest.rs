@@ -7,6 +7,7 @@ mod gpu_programs;
 pub mod kept;
 mod parts;
 mod persistent;
+mod products;
 mod random;
 mod run_time;
 mod rewrites;
