@@ -14,9 +14,9 @@ use super::compiled::{in_shares, pass_the_gate};
 use super::random::{Random, random_target};
 
 /// Seeds count from 0.
-const SEEDS: u64 = 64;
+const SEEDS: u64 = 200;
 /// Each kind of panels, and products that are whole, are drawn at least so often.
-const LEAST: usize = 8;
+const LEAST: usize = 24;
 
 /// Strassen's algorithm, and all else at random.
 struct Sevenfold<'a>(Random<'a>);
