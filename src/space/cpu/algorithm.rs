@@ -76,6 +76,10 @@ impl Rule<Cpu> for Algorithm {
     }
 }
 
+/// With fewer registers, what is multiplied at once leaves too much over of a panel's rows: by default,
+/// products take seven of half the size where there are so many.
+const MANY_REGISTERS: u32 = 32;
+
 /// Whether a large product takes seven of half the size.
 fn product(view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
     if view.exact || !strassen::applies(&view.workload) {
@@ -83,7 +87,8 @@ fn product(view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop>
     }
     let candidates = ["direct", "strassen"].map(name).to_vec();
     // before products were cut into panels, it paid for few of them
-    let is_taken = tape.choose_since(site("algorithm", []), candidates, 1, 0)?.is("strassen");
+    let default = usize::from(view.machine.vector_registers >= MANY_REGISTERS);
+    let is_taken = tape.choose_since(site("algorithm", []), candidates, default, 0)?.is("strassen");
     Ok(is_taken.then_some(Step::Strassen { panels: None }).into_iter().collect())
 }
 
