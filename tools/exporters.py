@@ -16,8 +16,7 @@ Runtime's within 1e-3 of each output's largest magnitude. What ONNX Runtime cann
 numbers or computes no numbers at all is not compared. Exit code: 1 if a network that compiles is wrong, else 0.
 
 The exporters do not get on in one environment: keras, tensorflow and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs
-jax2onnx, flax and equinox, scripted needs torch, optimized and check need numpy, onnx
-and onnxruntime.
+jax2onnx, flax and equinox, scripted needs torch, optimized and check need numpy, onnx and onnxruntime.
 """
 import argparse
 import concurrent.futures
@@ -86,7 +85,6 @@ def scripted(out, texts):
 def optimized(out, files):
     import logging
 
-    import onnx
     import onnxruntime
     from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.transformers.optimizer import optimize_model
@@ -106,16 +104,18 @@ def optimized(out, files):
         except Exception as error:
             print(f"{file.stem}: {str(error).splitlines()[0][:160]}", flush=True)
         for written in (extended, fused, dynamic):
-            added = written.exists() and domains(onnx.load(written, load_external_data=False)) - domains(onnx.load(file, load_external_data=False))
-            if not added and written != dynamic:
-                # nothing that ONNX has no operator for
-                written.unlink(missing_ok=True)
+            # all that is in ONNX's own domain is as good as the file
+            if written.exists() and written != dynamic and not foreign(written) - foreign(file):
+                written.unlink()
         print(file.stem, flush=True)
 
 
-def domains(model):
+def foreign(file):
     """Operators of other domains than ONNX's own."""
-    return {(node.domain, node.op_type) for node in model.graph.node if node.domain not in ("", "ai.onnx")}
+    import onnx
+
+    nodes = onnx.load(file, load_external_data=False).graph.node
+    return {(node.domain, node.op_type) for node in nodes if node.domain not in ("", "ai.onnx")}
 
 
 def tflite(out, _):
@@ -225,7 +225,9 @@ def main():
         return check([pathlib.Path(path) for path in options.paths], options.json)
     out = pathlib.Path(options.paths[0])
     out.mkdir(parents=True, exist_ok=True)
-    exporters = {"keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted, "optimized": optimized}
+    exporters = {
+        "keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted, "optimized": optimized,
+    }
     exporters[options.what](out, options.paths[1:])
     return 0
 

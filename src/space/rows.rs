@@ -53,7 +53,7 @@ impl<M: RowLimits> Rule<M> for Rows {
     }
 
     fn decide(&self, view: &View<'_, M>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
-        if view.strassen().is_some() {
+        if view.panels().is_some() {
             // that is what panels are for
             return Ok(join(view, &[view.row(0)]));
         }

@@ -58,7 +58,7 @@ impl<'a, M> View<'a, M> {
     /// The stages that may be joined over leading axes, with their numbers: all that run, but for what all
     /// panels of columns read.
     pub fn joinable(&self) -> impl Iterator<Item = (usize, &Stage)> {
-        let is_of_columns = matches!(self.strassen(), Some(Panels { of: Side::Columns, .. }));
+        let is_of_columns = matches!(self.panels(), Some(Panels { of: Side::Columns, .. }));
         self.workload.computed_stages().skip(usize::from(is_of_columns))
     }
 
@@ -86,22 +86,17 @@ impl<'a, M> View<'a, M> {
         })
     }
 
-    /// The panels that a product is computed by with Strassen's algorithm, if it is.
-    pub fn strassen(&self) -> Option<Panels> {
+    /// How a product is computed by Strassen's algorithm, if it is: whole, or by panels.
+    pub fn strassen(&self) -> Option<Option<Panels>> {
         self.steps.iter().find_map(|step| match step {
-            Step::Strassen { panels } => *panels,
+            Step::Strassen { panels } => Some(*panels),
             _ => None,
         })
     }
 
-    /// Whether a product is computed with Strassen's algorithm, as a whole so far.
-    pub fn plain_strassen(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Strassen { panels: None }))
-    }
-
-    /// The task's workload, as it is written.
-    pub fn given(&self) -> &'a Workload {
-        self.given
+    /// The panels of a product that goes through all stages by them.
+    pub fn panels(&self) -> Option<Panels> {
+        self.strassen().flatten()
     }
 
     /// A leading axis of all stages that are joined, not joined yet.

@@ -12,13 +12,22 @@ pub fn convolution(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>
     let names = ["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
     let mut result = call(builder, op, "Conv", &inputs, &handed(op, &names))?;
     if let Some(added) = op.optional(3) {
-        let (shape, own) = (builder.extents(result), builder.extents(added));
-        if shape != own {
-            return Err(Problem::Shape(format!("{own:?} is not added to {shape:?}")));
+        if builder.extents(result) != builder.extents(added) {
+            let shapes = [added, result].map(|tensor| builder.shape(tensor));
+            return Err(Problem::Shape(format!("{:?} is not added to {:?}", shapes[0], shapes[1])));
         }
         result = call(builder, op, "Add", &[Some(result), Some(added)], &[])?;
     }
-    let parameters = op.floats("activation_params")?.unwrap_or_default().to_vec();
+    let names: &[&str] = match op.text("activation", "")? {
+        "LeakyRelu" => &["alpha"],
+        "HardSigmoid" => &["alpha", "beta"],
+        // bounds as they were before operator set 11, where they became inputs
+        "Clip" => &["min", "max"],
+        _ => &[],
+    };
+    let values = op.floats("activation_params")?.unwrap_or_default();
+    let parameters =
+        names.iter().zip(values).map(|(name, value)| (*name, Attribute::Float(*value))).collect::<Vec<_>>();
     Ok(vec![activated(builder, op, result, &parameters)?])
 }
 
@@ -27,26 +36,27 @@ pub fn gemm(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Probl
     let inputs = [op.optional(0), op.optional(1), op.optional(2)];
     let names = ["alpha", "beta", "transA", "transB"];
     let result = call(builder, op, "Gemm", &inputs, &handed(op, &names))?;
-    let names = ["activation_alpha", "activation_beta"].into_iter().filter(|name| op.has(name));
-    let parameters = names.map(|name| Ok(op.float(name, 0.0)? as f32)).collect::<Result<Vec<_>, Problem>>()?;
+    let names = ["activation_alpha", "activation_beta", "activation_gamma"];
+    let parameters: Vec<(&str, Attribute)> =
+        handed(op, &names).into_iter().map(|(name, value)| (name.trim_start_matches("activation_"), value)).collect();
     Ok(vec![activated(builder, op, result, &parameters)?])
 }
 
-/// What the activation that an operator names makes of a tensor; its parameters are in the order of those of
-/// ONNX's own operator.
-fn activated(builder: &mut Builder, op: &Operator, x: TensorId, parameters: &[f32]) -> Result<TensorId, Problem> {
-    let kind = op.text("activation", "")?;
-    let names: &[&str] = match kind {
-        "" => return Ok(x),
-        "Relu" | "Tanh" | "Sigmoid" => &[],
-        "LeakyRelu" => &["alpha"],
-        "HardSigmoid" => &["alpha", "beta"],
-        // bounds as they were before operator set 11, where they became inputs
-        "Clip" => &["min", "max"],
-        other => return Err(Problem::AttributeValue { name: "activation", value: other.to_string() }),
-    };
-    let given: Vec<(&str, Attribute)> =
-        names.iter().zip(parameters).map(|(name, value)| (*name, Attribute::Float(*value))).collect();
-    let early = Operator { opset: 1, ..op.clone() };
-    call(builder, &early, kind, &[Some(x)], &given)
+/// What the activation that an operator names makes of a tensor, with parameters as ONNX's own operator has
+/// them.
+fn activated(
+    builder: &mut Builder,
+    op: &Operator,
+    x: TensorId,
+    parameters: &[(&str, Attribute)],
+) -> Result<TensorId, Problem> {
+    match op.text("activation", "")? {
+        "" => Ok(x),
+        kind @ ("Relu" | "Tanh" | "Sigmoid" | "LeakyRelu" | "HardSigmoid" | "Clip" | "Elu" | "Selu" | "Softplus"
+        | "Softsign" | "ThresholdedRelu") => {
+            let early = Operator { opset: 1, ..op.clone() };
+            call(builder, &early, kind, &[Some(x)], parameters)
+        }
+        other => Err(Problem::AttributeValue { name: "activation", value: other.to_string() }),
+    }
 }

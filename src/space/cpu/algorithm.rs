@@ -116,8 +116,8 @@ impl Rule<Cpu> for ProductPanels {
     }
 
     fn decide(&self, view: &View<'_, Cpu>, tape: &mut Tape<'_>) -> Result<Vec<Step>, Stop> {
-        let halves = view.plain_strassen().then(|| strassen::halves(view.given())).flatten();
-        let Some(halves) = halves else { return Ok(Vec::new()) };
+        // what was rewritten is whole so far
+        let Some(halves) = view.strassen().and_then(|_| strassen::halves(view.given)) else { return Ok(Vec::new()) };
         let cuts = Cuts { halves, machine: view.machine };
         let sides: Vec<Side> = Side::ALL.into_iter().filter(|side| !cuts.widths(*side).is_empty()).collect();
         if sides.is_empty() {

@@ -93,7 +93,7 @@ impl Rule<Cpu> for Tile {
             let mut group = group.clone();
             let reads = accesses(&workload.stages[group.stage]);
             steps.extend(fuse(workload, &mut group, &reads, tape)?);
-            let is_passed_on = view.strassen().is_some() && view.is_joined(&group);
+            let is_passed_on = view.panels().is_some() && view.is_joined(&group);
             vector(workload, view.machine, (&mut group, is_passed_on), &reads, tape)?;
             matrix::matrix(workload, view.machine, &mut group, &reads, tape)?;
             tiles(workload, view.machine, &mut group, &reads, tape)?;

@@ -28,8 +28,8 @@ impl Policy for Sevenfold<'_> {
     }
 }
 
-/// A product that the algorithm applies to: of rows, of pixels, or of images; in every second one the number
-/// of rows is odd.
+/// A product that the algorithm applies to: of rows, of pixels, or of images; the number of rows is odd as
+/// often as not.
 fn product(rng: &mut ChaCha8Rng) -> Workload {
     let rows = rng.random_range(64..112);
     let [columns, steps] = [0; 2].map(|_| 256 + 2 * rng.random_range(0..40));

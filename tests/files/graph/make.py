@@ -548,8 +548,11 @@ def optimizers():
          fused("FusedConv", "c w1", "e", **activation("HardSigmoid", 0.25, 0.4)), fused("FusedConv", "d w1 b", "g", **activation("Tanh")),
          node("Flatten", "g", "flat"),
          fused("FusedGemm", "flat v bias", "y", transB=1, alpha=0.5, activation="LeakyRelu", activation_alpha=0.2),
-         fused("FusedGemm", "flat v bias", "z", transB=1, activation="Sigmoid")],
-        x, several("y", "z", "e"), {"w0": f(8, 4, 3, 3), "w1": f(8, 8, 3, 3), "b": f(8), "v": f(7, 24), "bias": f(7)})
+         fused("FusedGemm", "flat v bias", "z", transB=1, activation="Sigmoid"),
+         fused("FusedGemm", "flat v bias", "h", transB=1, activation="HardSigmoid", activation_alpha=0.2, activation_beta=0.4),
+         fused("FusedGemm", "flat v bias", "i", transB=1, activation="Elu", activation_alpha=0.7),
+         fused("FusedGemm", "flat v", "j", transB=1, activation="Softplus")],
+        x, several("y", "z", "e", "h", "i", "j"), {"w0": f(8, 4, 3, 3), "w1": f(8, 8, 3, 3), "b": f(8), "v": f(7, 24), "bias": f(7)})
     halves = {"past": (TensorProto.FLOAT, [2, 2, 2, 3, 4])}
     short = draw.integers(-128, 128, (8, 24)).astype(np.int8)
     yield "fused_attention", of_microsoft(
