@@ -294,7 +294,12 @@ impl<'c> Ir<'c> {
 
     /// The same bits as another type of the same shape and width.
     pub fn reinterpret(&self, x: Value<'c>, to: Element) -> Result<Value<'c>> {
-        Ok(self.builder.build_bit_cast(x, self.type_like(to, x), "")?)
+        self.reinterpret_as(x, self.type_like(to, x))
+    }
+
+    /// The same bits as another type of as many.
+    pub fn reinterpret_as(&self, x: Value<'c>, to: BasicTypeEnum<'c>) -> Result<Value<'c>> {
+        Ok(self.builder.build_bit_cast(x, to, "")?)
     }
 
     /// Broadcasts a scalar to `width` lanes; a vector stays as it is.

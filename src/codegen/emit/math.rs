@@ -19,8 +19,8 @@ type Result<T> = std::result::Result<T, CodegenError>;
 const LN_2_HIGH: f64 = 0.693_359_375;
 const LN_2_LOW: f64 = -2.121_944_400_546_905_8e-4;
 
-/// `eʳ` for |r| ≤ ln 2 / 2, with an error of 3.1e-9.
-const EXP: [f64; 7] = [1.0, 1.0, 0.49999993412, 0.16666520108, 0.041668394217, 0.0083687804291, 0.0013814466741];
+/// `eʳ` for |r| ≤ ln 2 / 2, with a relative error of 1.1e-7.
+const EXP: [f64; 6] = [1.0, 1.0, 0.49999230309, 0.16667115389, 0.041890331549, 0.0083125012727];
 
 /// Below this powers of e are 0: it is the logarithm of the least f32 that is not denormal. Gradual underflow
 /// would cost more than it tells: masks of attention add numbers such as -100, and processors compute with
@@ -29,6 +29,7 @@ const LN_OF_ZERO: f64 = -87.336_544;
 
 /// What an f32 of less than 2²² is added to, and this subtracted again, to be rounded to a whole number.
 const ROUNDER: f64 = 12_582_912.0;
+const ROUNDER_BITS: i64 = 0x4b40_0000;
 
 /// `(ln(1 + x) - x + x²/2) / x³` for √½ - 1 ≤ x ≤ √2 - 1; the relative error of the logarithm is 7.5e-10.
 const LOG: [f64; 9] = [
@@ -157,47 +158,56 @@ impl<'c> Emitter<'_, 'c> {
 
     /// `eˣ`; beyond 128 it is infinite anyway.
     pub(super) fn exp(&self, x: Value<'c>) -> Result<Value<'c>> {
-        self.exp_to_zero(self.at_most(x, 128.0)?)
+        let (x, zero) = (self.at_most(x, 128.0)?, self.ir.float(0.0));
+        // of NaN, too
+        let is_more = self.ir.fcmp(FloatPredicate::UGE, x, self.ir.float(LN_OF_ZERO))?;
+        if let Some(all) = self.all_lanes(x) {
+            let (fraction, shifted) = self.fraction_of_power(x)?;
+            return self.scalef(fraction, shifted, self.ir.reinterpret_as(is_more, all.get_type())?);
+        }
+        // where it is 0, as of all that is masked in a softmax, another power is computed: what is too small for
+        // a number takes as long to round as a denormal one
+        let power = self.exp_within(self.ir.select(is_more, x, zero)?)?;
+        self.ir.select(is_more, power, zero)
     }
 
-    /// `eˣ` for x ≤ 128 and NaN. Where it is 0, as of all that is masked in a softmax, another power is
-    /// computed: what is too small for a number takes as long to round as a denormal one.
-    fn exp_to_zero(&self, x: Value<'c>) -> Result<Value<'c>> {
-        let zero = self.ir.float(0.0);
-        let is_zero = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_ZERO))?;
-        let power = self.exp_within(self.ir.select(is_zero, zero, x)?)?;
-        self.ir.select(is_zero, zero, power)
-    }
-
-    /// `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`, for |x| ≤ 128 and NaN.
+    /// `eˣ` for |x| ≤ 128 and NaN.
     fn exp_within(&self, x: Value<'c>) -> Result<Value<'c>> {
+        let (fraction, shifted) = self.fraction_of_power(x)?;
+        self.scale_by_power(fraction, shifted)
+    }
+
+    /// `eʳ`, and n + [`ROUNDER`], of `eˣ = 2ⁿ · eʳ` with `n = round(x / ln 2)`, `r = x - n · ln 2`.
+    fn fraction_of_power(&self, x: Value<'c>) -> Result<(Value<'c>, Value<'c>)> {
         let rounder = self.ir.float(ROUNDER);
-        let n = self.multiply_add(x, self.ir.float(std::f64::consts::LOG2_E), rounder)?;
-        let n = self.ir.fsub(n, rounder)?;
+        let shifted = self.multiply_add(x, self.ir.float(std::f64::consts::LOG2_E), rounder)?;
+        let n = self.ir.fsub(shifted, rounder)?;
         let r = self.multiply_add(n, self.ir.float(-LN_2_HIGH), x)?;
         let r = self.multiply_add(n, self.ir.float(-LN_2_LOW), r)?;
-        self.scale_by_power(self.polynomial(r, &EXP)?, n)
+        Ok((self.polynomial(r, &EXP)?, shifted))
     }
 
-    /// `x · 2ⁿ` for an integral |n| ≤ 250, with overflow and gradual underflow.
-    fn scale_by_power(&self, x: Value<'c>, n: Value<'c>) -> Result<Value<'c>> {
-        if let Some(scaled) = self.scalef(x, n)? {
-            return Ok(scaled);
+    /// `x · 2ⁿ` for an integral |n| ≤ 250, given as n + [`ROUNDER`], with overflow and gradual underflow.
+    fn scale_by_power(&self, x: Value<'c>, shifted: Value<'c>) -> Result<Value<'c>> {
+        if let Some(all) = self.all_lanes(x) {
+            return self.scalef(x, shifted, all);
         }
-        // in two steps, since the range of one power is too small
-        let n = self.ir.float_to_int(self.shared.module, n, Element::I32)?;
+        // its last bits are n; in two steps, since the range of one power is too small
+        let n = self.ir.reinterpret(shifted, Element::I32)?;
+        let n = self.ir.sub(n, self.ir.integer(Element::I32, ROUNDER_BITS))?;
         let half = self.ir.ashr(n, self.ir.integer(Element::I32, 1))?;
         let rest = self.ir.sub(n, half)?;
         let scaled = self.ir.fmul(x, self.power_of_two(half)?)?;
         self.ir.fmul(scaled, self.power_of_two(rest)?)
     }
 
-    /// AVX-512 has one instruction for it.
-    fn scalef(&self, x: Value<'c>, n: Value<'c>) -> Result<Option<Value<'c>>> {
-        let Some((x, all)) = self.whole_vector(x) else { return Ok(None) };
-        let current_rounding = self.ir.integer(Element::I32, 4);
-        let arguments = [x, n, x, all, current_rounding];
-        self.ir.intrinsic(self.shared.module, "llvm.x86.avx512.mask.scalef.ps.512", &[], &arguments).map(Some)
+    /// The same in the lanes of a mask, which is an integer of 16 bits, and 0 in the others: one instruction of
+    /// AVX-512.
+    fn scalef(&self, x: Value<'c>, shifted: Value<'c>, lanes: Value<'c>) -> Result<Value<'c>> {
+        let n = self.ir.fsub(shifted, self.ir.float(ROUNDER))?;
+        let (zeros, current_rounding) = (x.get_type().const_zero(), self.ir.integer(Element::I32, 4));
+        let arguments = [x, n, zeros, lanes, current_rounding];
+        self.ir.intrinsic(self.shared.module, "llvm.x86.avx512.mask.scalef.ps.512", &[], &arguments)
     }
 
     /// 2ⁿ of an i32 in -126..=127.
@@ -271,16 +281,16 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.select(is_small, small, large)
     }
 
-    /// `1 / (1 + e)` or `e / (1 + e)` with `e = exp(-|x|)`, which never overflows and keeps small results
-    /// exact.
+    /// `1 / (1 + exp(-x))`. From 30 on it is 1; where it would be denormal, it is 0, as powers of e are.
     pub(super) fn sigmoid(&self, x: Value<'c>) -> Result<Value<'c>> {
-        let magnitude = self.float_intrinsic("llvm.fabs", x)?;
-        let power = self.exp_to_zero(self.ir.fneg(magnitude)?)?;
-        let one = self.ir.float(1.0);
-        let negative = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(0.0))?;
-        let numerator = self.ir.select(negative, power, one)?;
-        let denominator = self.ir.fadd(power, one)?;
-        self.quotient(numerator, denominator)
+        let (one, zero) = (self.ir.float(1.0), self.ir.float(0.0));
+        // without a power that is denormal
+        let x = self.at_most(x, 30.0)?;
+        let power = self.exp_within(self.ir.fneg(x)?)?;
+        let value = self.quotient(one, self.ir.fadd(power, one)?)?;
+        // there, the power is anything
+        let is_zero = self.ir.fcmp(FloatPredicate::OLT, x, self.ir.float(LN_OF_ZERO))?;
+        self.ir.select(is_zero, zero, value)
     }
 
     /// `x / y` for normal numbers y whose reciprocals are normal, within 2 units in the last place: where
@@ -313,17 +323,17 @@ impl<'c> Emitter<'_, 'c> {
 
     /// `1 / x` with a relative error of less than 2⁻¹⁴, where that is an instruction, and a faster one.
     fn reciprocal_estimate(&self, x: Value<'c>) -> Result<Option<Value<'c>>> {
-        let Some((x, all)) = self.whole_vector(x).filter(|_| self.shared.processor.divides_slowly()) else {
+        let Some(all) = self.all_lanes(x).filter(|_| self.shared.processor.divides_slowly()) else {
             return Ok(None);
         };
         self.ir.intrinsic(self.shared.module, "llvm.x86.avx512.rcp14.ps.512", &[], &[x, x, all]).map(Some)
     }
 
-    /// A vector that fills a register of AVX-512, and the mask of all of its lanes.
-    fn whole_vector(&self, x: Value<'c>) -> Option<(Value<'c>, Value<'c>)> {
+    /// The mask of all lanes of a vector of f32 that fills a register of AVX-512.
+    fn all_lanes(&self, x: Value<'c>) -> Option<Value<'c>> {
         let Value::VectorValue(vector) = x else { return None };
         let is_whole = vector.get_type().get_size() == 16 && self.shared.processor.has_feature("avx512f");
-        is_whole.then(|| (x, self.shared.context.i16_type().const_all_ones().into()))
+        is_whole.then(|| self.shared.context.i16_type().const_all_ones().into())
     }
 
     /// Horner's scheme; coefficients from the constant up.
