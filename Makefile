@@ -72,10 +72,11 @@ cuda: setup
 # chose, the transformer then preferences from those that were drawn; the estimator learns from all whose times
 # err least. Says how near the estimator comes to the one that is built in, and the transformer before it learned
 # preferences to that one, which has. Takes an hour on two cores of a Zen 5, more on slower ones.
-DRAWN = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,on_policy drawn_emerald_rapids attention_rows))
+DRAWN = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,on_policy drawn_emerald_rapids attention_rows \
+	drawn_products))
 CHOSEN = $(filter-out $(DRAWN),$(wildcard corpus/records/*.zst))
 UNDISTURBED = $(addprefix corpus/records/,$(addsuffix .jsonl.zst,paced second_machine third_machine fourth_machine \
-	short_numbers current_space avx2 published tiles searched_emerald_rapids)) $(DRAWN)
+	short_numbers current_space avx2 published tiles searched_emerald_rapids searched_products)) $(DRAWN)
 checkpoint: build
 	$(TILESCRIBE) pretrain --corpus $(CHOSEN) --estimator-corpus $(UNDISTURBED) \
 	--epochs 1.2 --learning-rate 0.003 --held-out 0.05 --beside built-in -o checkpoints/rebuilt

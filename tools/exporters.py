@@ -6,23 +6,26 @@ usage: exporters.py keras OUT_DIR [NAME ...]        networks of Keras, by tf2onn
        exporters.py tflite OUT_DIR                  the networks inside MediaPipe's package, by tf2onnx
        exporters.py jax OUT_DIR [TEXT ...]          what jax2onnx tests itself with, some 1,700 small networks (TEXT: in the name)
        exporters.py scripted OUT_DIR [TEXT ...]     modules of `scripted_networks.py`, by torch.jit.script, two operator sets each
+       exporters.py optimum OUT_DIR [NAME ...]      architectures of `optimum_networks.py`, by Optimum: decoders with caches, merged ones
        exporters.py optimized OUT_DIR FILE.onnx ... networks as ONNX Runtime's optimizers write them: `_extended` by the graph
                                                     optimizer, `_fused` by that for transformers, `_dynamic` with weights of 8 bits
        exporters.py check [--json OUT] FILE.onnx ...
 
-`check` compiles every file by `target/release/tilescribe compile --trials-per-task 0`, without any other flag, has every task of the
-artifact read by `tilescribe show`, and runs it where its open extents are 2, and where they are 3: results have to agree with ONNX
-Runtime's within 1e-3 of each output's largest magnitude. What ONNX Runtime cannot load or run is skipped, and what draws random
+`check` compiles every file by `target/release/tilescribe compile --trials-per-task 0`, without any other flag but the constants that
+merged decoders need, has every task of the artifact read by `tilescribe show`, and runs it where its open extents are 2, and where
+they are 3, or as near to that as the network takes: results have to agree with ONNX Runtime's within 1e-3 of each output's largest
+magnitude. What ONNX Runtime cannot load or run is skipped, and what draws random
 numbers or computes no numbers at all is not compared. Exit code: 1 if a network that compiles is wrong, else 0.
 
 The exporters do not get on in one environment: keras, tensorflow and tflite need tensorflow-cpu 2.15 and tf2onnx 1.16, jax needs
-jax2onnx, flax and equinox, scripted needs torch, optimized and check need numpy, onnx and onnxruntime.
+jax2onnx, flax and equinox, scripted needs torch, optimum needs optimum-onnx, optimized and check need numpy, onnx and onnxruntime.
 """
 import argparse
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -33,6 +36,7 @@ KERAS = {
 }
 MEDIAPIPE = "mediapipe==0.10.9"
 OPSET = 17
+CONSTANTS = {"use_cache_branch": "true"}
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout"}
 
 
@@ -79,6 +83,22 @@ def scripted(out, texts):
             dynamic = {"x": dims} if dims else None
             names = {"input_names": ["x"], "dynamic_axes": dynamic, "opset_version": opset, "dynamo": False}
             torch.onnx.export(torch.jit.script(module), sample, str(out / f"scripted_{name}_{opset}.onnx"), **names)
+        print(name, flush=True)
+
+
+def optimum(out, names):
+    import optimum_networks
+    import torch
+    from optimum.exporters.onnx import onnx_export_from_model
+
+    torch.manual_seed(0)
+    for name, module, task in optimum_networks.networks():
+        if names and name not in names:
+            continue
+        folder = out / name
+        onnx_export_from_model(model=module.eval(), output=folder, task=task, monolith=False, do_validation=False)
+        for file in folder.glob("*.onnx"):
+            file.rename(out / (f"{name}.onnx" if file.stem == "model" else f"{name}_{file.stem}.onnx"))
         print(name, flush=True)
 
 
@@ -193,11 +213,12 @@ def checked(file):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     known = published.extents(model)
+    constants = {name: value for name, value in CONSTANTS.items() if any(given.name == name for given in model.graph.input)}
     rows = []
     try:
         onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        sizes = [dict.fromkeys(known, extent) for extent in ((2, 3) if known else (1,))]
-        for row in published.compared_at(file.stem, file, sizes):
+        sizes = [fitting(file, model, extent, constants) for extent in ((2, 3) if known else (1,))]
+        for row in published.compared_at(file.stem, file, sizes, constants):
             kind = "refused" if "refused" in row else "right" if published.agrees(row) else "wrong"
             rows.append({**row, "is": "skipped" if kind == "wrong" and draws(model) else kind})
     # of ONNX Runtime, or of the reader of the file
@@ -209,6 +230,37 @@ def checked(file):
     return rows
 
 
+def fitting(file, model, wanted, constants):
+    """Extents as near to the wanted one as the network takes, by the names that the file gives them."""
+    import published
+
+    flags = [part for name, value in constants.items() for part in ("--constant", f"{name}={value}")]
+    known = dict.fromkeys(published.extents(model), wanted)
+    try:
+        said = json.loads(published.run([published.BINARY, "check", file, "--json", *flags]))
+    # which says why when it is compiled
+    except subprocess.CalledProcessError:
+        return known
+    round_up = lambda value, multiple: -(-value // multiple) * multiple
+    taken = {dim["name"]: min(round_up(max(wanted, dim["low"]), dim["multiple"]), dim["high"]) for dim in said["dimensions"]}
+    shapes = {given["name"]: given["shape"] for given in said["inputs"]}
+    for value in published.given(model):
+        for name, extent in zip(published.names(value), shapes.get(value.name, [])):
+            if name:
+                known[name] = extent if isinstance(extent, int) else sum_of(extent, taken)
+    return known
+
+
+def sum_of(formula, taken):
+    """What the sum of dimensions comes to that `tilescribe check` spells."""
+    total = 0
+    for sign, term in re.findall(r"(?:^|([+-]) )((?:(?! [+-] ).)+)", formula):
+        factor, _, name = term.rpartition(" · ")
+        value = taken[name] if name in taken else int(name)
+        total += (-1 if sign == "-" else 1) * int(factor or 1) * value
+    return total
+
+
 def draws(model):
     """Whether a network draws random numbers."""
     nodes = list(model.graph.node) + [node for function in model.functions for node in function.node]
@@ -217,7 +269,7 @@ def draws(model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "scripted", "optimized", "check"])
+    parser.add_argument("what", choices=["keras", "tensorflow", "tflite", "jax", "scripted", "optimum", "optimized", "check"])
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
@@ -226,7 +278,7 @@ def main():
     out = pathlib.Path(options.paths[0])
     out.mkdir(parents=True, exist_ok=True)
     exporters = {
-        "keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted, "optimized": optimized,
+        "keras": keras, "tensorflow": tensorflow, "tflite": tflite, "jax": jax, "scripted": scripted, "optimum": optimum, "optimized": optimized,
     }
     exporters[options.what](out, options.paths[1:])
     return 0

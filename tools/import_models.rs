@@ -69,7 +69,7 @@ fn next(input: &mut impl Read) -> io::Result<Option<Request>> {
 }
 
 fn outcome(dims: BTreeMap<String, Dim>, model: Vec<u8>) -> Result<String, String> {
-    let options = ImportOptions { dims, constant_bytes: CONSTANT_BYTES };
+    let options = ImportOptions { dims, constant_bytes: CONSTANT_BYTES, ..ImportOptions::default() };
     let mut program = match import_bytes(model.into(), &options) {
         Ok(program) => program,
         Err(error) => return Ok(format!("refused {error}")),

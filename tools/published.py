@@ -166,29 +166,33 @@ def inputs(model, size):
     return arrays
 
 
-def compared_at(name, file, sizes):
-    """A row for each size: what became of the file as it is, or, where that is refused, with extents given."""
+def compared_at(name, file, sizes, constants=None):
+    """A row for each size: what became of the file as it is, or, where that is refused, with extents given. `constants`: inputs
+    that are one number in every run, by name."""
+    constants = constants or {}
+    flags = [part for given in constants.items() for part in ("--constant", "=".join(given))]
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "net"
-        tasks, refused = compiled(file, folder)
+        tasks, refused = compiled(file, folder, flags)
         for size in sizes:
             row = {"network": name, "size": size}
             if refused and size:
                 row["open"] = refused
-                tasks, given = compiled(file, folder, [part for name, extent in size.items() for part in ("--dim", f"{name}={extent}")])
+                dims = [part for name, extent in size.items() for part in ("--dim", f"{name}={extent}")]
+                tasks, given = compiled(file, folder, [*flags, *dims])
                 if given:
                     yield {"network": name, "size": size, "refused": given}
                     continue
             elif refused:
                 yield {**row, "refused": refused}
                 continue
-            yield {**row, "tasks": tasks, **compared(file, folder, size)}
+            yield {**row, "tasks": tasks, **compared(file, folder, size, constants)}
 
 
-def compiled(file, folder, dims=()):
+def compiled(file, folder, flags=()):
     """The number of tasks, and None; or None, and why the network is refused."""
     try:
-        said = run([BINARY, "compile", file, "-o", folder, "--trials-per-task", "0", "--json", *dims])
+        said = run([BINARY, "compile", file, "-o", folder, "--trials-per-task", "0", "--json", *flags])
         # reads every task as one reads it who is to measure it
         run([BINARY, "show", folder])
         return json.loads(said.strip().splitlines()[-1])["tasks"], None
@@ -200,7 +204,7 @@ def reason(error, file):
     return error.stderr.strip().splitlines()[-1].removeprefix("error: ").replace(f"{file}: ", "")
 
 
-def compared(file, folder, size):
+def compared(file, folder, size, constants):
     """The largest relative difference of an output, or why the inputs are refused."""
     model = onnx.load(file, load_external_data=False)
     if set(extents(model)) - set(size):
@@ -209,6 +213,9 @@ def compared(file, folder, size):
     with tempfile.TemporaryDirectory() as scratch:
         work, arguments = pathlib.Path(scratch), []
         for number, (name, array) in enumerate(arrays.items()):
+            if name in constants:
+                array[...] = json.loads(constants[name])
+                continue
             np.save(work / f"{number}.npy", array)
             arguments += ["--input", f"{name}={work}/{number}.npy"]
         try:
@@ -220,6 +227,8 @@ def compared(file, folder, size):
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         outputs = [output.name for output in session.get_outputs()]
         files = json.loads((folder / "manifest.json").read_text())["output_files"]
+        # what never has elements is left out
+        outputs = [name for name in outputs if name in files or not constants]
         found = [np.load(work / "outputs" / files[name]) for name in outputs]
         expected = session.run(outputs, arrays)
         row = {"difference": max(difference(*pair) for pair in zip(found, expected))}

@@ -40,6 +40,22 @@ where
     }
 }
 
+/// A number, or a Boolean as one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scalar(pub f64);
+
+impl FromStr for Scalar {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Scalar, String> {
+        match text {
+            "true" => Ok(Scalar(1.0)),
+            "false" => Ok(Scalar(0.0)),
+            number => number.parse().map(Scalar).map_err(|_| format!("`{text}` is neither a number nor true or false")),
+        }
+    }
+}
+
 /// How to read a network.
 #[derive(Args, Clone, Debug)]
 pub struct NetworkArguments {
@@ -55,6 +71,10 @@ pub struct NetworkArguments {
     /// where the output is longer along an axis), or several at once with `*`: `past_*=present_*`
     #[arg(long = "state", value_name = "INPUT=OUTPUT")]
     pub states: Vec<StatePattern>,
+    /// An input that is this number in every run, or `true` or `false`: it becomes a constant, and a branch
+    /// that it decides is no branch any more: `use_cache_branch=true`
+    #[arg(long = "constant", value_name = "INPUT=NUMBER")]
+    pub constants: Vec<Assignment<Scalar>>,
     /// What products by weights, and those of attention, are computed in: `bf16` rounds what they read to 8
     /// bits of significand, sums in f32, and is faster where `doctor` measures more in bf16 than in f32
     #[arg(long, value_name = "f32|bf16", default_value = "f32")]
@@ -126,7 +146,9 @@ impl NetworkArguments {
         let dims: BTreeMap<String, Dim> =
             self.dimensions.iter().map(|given| (given.name.clone(), given.dim.clone())).collect();
         let constant_bytes = self.constant_memory;
-        let import = |dims| graph::import(model, &ImportOptions { dims, constant_bytes });
+        let constants: BTreeMap<String, f64> =
+            self.constants.iter().map(|given| (given.name.clone(), given.value.0)).collect();
+        let import = |dims| graph::import(model, &ImportOptions { dims, constants: constants.clone(), constant_bytes });
         let program = match import(dims.clone()) {
             Err(ImportError::UnknownDims { unknown, .. }) => {
                 import(dims.into_iter().filter(|(name, _)| !unknown.contains(name)).collect())

@@ -243,6 +243,8 @@ fn about(error: &Error, code: u8) -> Map<String, Value> {
         Some(
             ImportError::UnknownDims { .. }
             | ImportError::BadDim { .. }
+            | ImportError::UnknownInput { .. }
+            | ImportError::BadConstant { .. }
             | ImportError::Input { .. }
             | ImportError::Output { .. },
         ) => "shape",

@@ -245,13 +245,13 @@ impl Symbols {
         found
     }
 
-    /// What a formula is where one of the symbols that are not computed has this value, and the others are
+    /// What a formula is where some of the symbols that are not computed have this value, and the others are
     /// what they are at least; `None` where that leaves 64 bits.
-    pub fn value_where(&self, formula: &Index, source: usize, value: i64) -> Option<i64> {
+    pub fn value_where(&self, formula: &Index, sources: &BTreeSet<usize>, value: i64) -> Option<i64> {
         let mut values = Vec::with_capacity(self.list.len());
         for (number, symbol) in self.list.iter().enumerate() {
             values.push(match &symbol.origin {
-                _ if number == source => value,
+                _ if sources.contains(&number) => value,
                 Origin::Axis { .. } | Origin::Rows { .. } | Origin::Count { .. } => symbol.range.low,
                 origin => derived(origin, &values).unwrap_or(-1),
             });

@@ -40,6 +40,7 @@ mod prepared;
 mod protocol;
 mod quantised;
 pub mod roofline;
+mod roundings;
 mod rounds;
 mod timing;
 mod tolerance;

@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::inputs::{GENERATOR, InputsError, generate_inputs};
 use super::memory::readable;
 use super::options::Limits;
-use super::tolerance::check_sums;
+use super::roundings::check_sums;
 use crate::files::{self, DraftFile};
 use crate::workload::{Array, DType, EvaluateError, Role, Tensor, TensorId, Workload, evaluate};
 

@@ -3,6 +3,8 @@
 //! `tests/files/graph/make.py` makes the files. Expected refusals stand in `refused/NAME.txt`; with
 //! `UPDATE_EXPECT=1` they are written anew.
 
+#[path = "graph/constants.rs"]
+mod constants;
 #[path = "graph/extents.rs"]
 mod extents;
 #[path = "graph/precise.rs"]

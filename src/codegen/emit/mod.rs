@@ -6,6 +6,7 @@
 //! at once: expressions that depend on the loop's variable become vectors, the others stay scalar and are
 //! broadcast where both meet. Conditions that depend on it become masks.
 
+mod accumulate;
 mod copies;
 mod dot;
 mod double;

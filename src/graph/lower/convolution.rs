@@ -53,10 +53,8 @@ pub fn sums(
     if input.len() < 3 || weight.len() != input.len() || groups < 1 || weight[0] % groups != 0 {
         return Err(misfit());
     }
-    let (channels, filters, depth) = (input[1], weight[0], weight[1]);
-    if channels % groups != 0 || channels / groups != depth {
-        return Err(misfit());
-    }
+    let (filters, depth) = (weight[0], weight[1]);
+    builder.fix_dimension((x, 1), depth.checked_mul(groups).ok_or_else(misfit)?, misfit)?;
     if op.ints("kernel_shape")?.is_some_and(|kernel| kernel != &weight[2..]) {
         return Err(Problem::AttributeValue { name: "kernel_shape", value: "different from the weight's".to_string() });
     }
@@ -140,13 +138,17 @@ pub fn transposed(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     builder.materialize(w)?;
     let (input, weight) = (builder.shape(x), builder.shape(w));
     let groups = op.int("group", 1)?;
-    let extents = builder.extents(x);
-    if builder.is_run_time(w) || extents.get(1).is_some_and(|channels| channels.as_constant().is_none()) {
+    if builder.is_run_time(w) {
         return Err(builder.unsupported_extents());
     }
     let misfit = || Problem::Shape(format!("input {input:?} does not fit weight {weight:?} with {groups} groups"));
-    if input.len() < 3 || weight.len() != input.len() || groups < 1 || input[1] != weight[0] || input[1] % groups != 0 {
+    if input.len() < 3 || weight.len() != input.len() || groups < 1 || weight[0] % groups != 0 {
         return Err(misfit());
+    }
+    builder.fix_dimension((x, 1), weight[0], misfit)?;
+    let extents = builder.extents(x);
+    if extents[1].as_constant().is_none() {
+        return Err(builder.unsupported_extents());
     }
     let rank = input.len() - 2;
     let dimensions = transposed_dimensions(builder, op, &extents[2..], &weight[2..])?;

@@ -15,6 +15,11 @@ impl Builder {
         self.formulas.symbols.add(symbol)
     }
 
+    /// A formula is at least 0: a run is refused in which it is not.
+    pub fn assume(&mut self, formula: &Index) {
+        self.formulas.assume(formula);
+    }
+
     /// Why the last problem arose, if other values of the symbols would avoid it.
     pub fn conflict(&self) -> Option<&Conflict> {
         self.formulas.conflict.as_ref()
@@ -96,6 +101,24 @@ impl Builder {
             (Some(a), Some(b)) if a == b => Ok(()),
             (Some(_), Some(_)) => Err(misfit()),
             _ => self.formulas.unify(&a, &b),
+        }
+    }
+
+    /// A dimension has the extent that something else says it has.
+    ///
+    /// # Errors
+    /// `misfit` where it is fixed and another one, [`Problem::Shape`] where it may be in a run.
+    pub(super) fn fix_dimension(
+        &mut self,
+        (tensor, axis): (TensorId, usize),
+        extent: i64,
+        misfit: impl Fn() -> Problem,
+    ) -> Result<(), Problem> {
+        let own = self.extents(tensor).get(axis).cloned().ok_or_else(&misfit)?;
+        match own.as_constant() {
+            Some(own) if own == extent => Ok(()),
+            Some(_) => Err(misfit()),
+            None => self.formulas.unify(&own, &Index::constant(extent)),
         }
     }
 

@@ -4,10 +4,13 @@ use super::formulas::Formulas;
 use super::operator::Problem;
 use crate::graph::symbol::Origin;
 use crate::workload::prove::Facts;
+use crate::workload::quotient::canonical;
 use crate::workload::{Atom, Condition, Index, Var};
 
 /// Greater and lesser ones inside of one another that are looked into.
 const MAX_NESTED: usize = 2;
+/// The same of bounds that formulas are freed of.
+const MAX_BOUNDS: usize = 6;
 
 impl Formulas {
     /// The greater of 0 and a difference as the greater of what is added and what is taken away, less the
@@ -95,9 +98,59 @@ impl Formulas {
                 apart.into_iter().map(|index| Condition { index, low: 0, high: i64::MAX })
             })
             .collect();
+        let assumed = self.assumed.iter().map(|left| Condition { index: numbered(left), low: 0, high: i64::MAX });
+        let known: Vec<Condition> = known.into_iter().chain(assumed).collect();
         facts.assume_all(&known);
         let difference = numbered(&difference);
         facts.is_within(&difference, &difference.clone().plus_constant(1))
+    }
+
+    /// What has to be at least 0 for two formulas to be the same, where they are then: neither exceeds the
+    /// constant that a least one of it and of something else is of, or falls below 0. `None` where they
+    /// differ all the same, or where it is not about extents of inputs.
+    pub(super) fn equal_within(&self, a: &Index, b: &Index) -> Option<Index> {
+        let mut left = Vec::new();
+        let (a, b) = (self.unbounded(a, &mut left, MAX_BOUNDS)?, self.unbounded(b, &mut left, MAX_BOUNDS)?);
+        if canonical(&a.minus(&b)).as_constant() != Some(0) {
+            return None;
+        }
+        left.retain(|left| self.range_of(left).is_none_or(|range| range.low < 0));
+        let is_input = |var: Var| {
+            let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
+            symbol.is_some_and(|symbol| matches!(symbol.origin, Origin::Axis { .. }))
+        };
+        // rather one that all others follow from
+        let implied = |one: &Index| left.iter().all(|other| self.is_at_most(one, other));
+        let chosen = left.iter().find(|one| implied(one)).or(left.first())?;
+        (!chosen.any_var(&|var| !is_input(var))).then(|| chosen.clone())
+    }
+
+    /// A formula without the constants that it is bounded by; what then has to be at least 0 is noted.
+    fn unbounded(&self, formula: &Index, left: &mut Vec<Index>, nested: usize) -> Option<Index> {
+        let nested = nested.checked_sub(1)?;
+        let mut sum = Index::constant(formula.offset());
+        for (atom, coefficient) in formula.terms() {
+            let of_var = match atom {
+                Atom::Var(var) => var.as_parameter().and_then(|number| self.symbols.list.get(number)),
+                _ => None,
+            };
+            let bounded = match of_var.map(|symbol| &symbol.origin) {
+                Some(Origin::Minimum(x, y)) => Some((x, y, true)),
+                Some(Origin::Maximum(x, y)) => Some((x, y, false)),
+                _ => None,
+            };
+            let own = match bounded {
+                Some((bound, other, is_least)) | Some((other, bound, is_least)) if bound.as_constant().is_some() => {
+                    let other = self.unbounded(other, left, nested)?;
+                    let (low, high) = if is_least { (&other, bound) } else { (bound, &other) };
+                    left.push(high.clone().minus(low));
+                    other
+                }
+                _ => Index::atom(atom.clone()),
+            };
+            sum = sum.plus(&own.times(*coefficient));
+        }
+        Some(sum)
     }
 
     /// The lesser of two formulas.

@@ -14,6 +14,9 @@ const MAX_SYMBOLS: usize = 1 << 12;
 /// Bytes of the name that spells what a symbol is computed from: those of others are part of it.
 const MAX_NAME: usize = 120;
 
+/// Sides of windows that a constant factor is looked through for.
+const MOST_SHARED: i64 = 64;
+
 /// What does not hold for all values of the symbols. Whoever reads the network may choose others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Conflict {
@@ -21,6 +24,8 @@ pub enum Conflict {
     Unequal(Index, Index),
     /// It has to be at least 0.
     Negative(Index),
+    /// It has to be at least 0 in every run that is not refused: a table is cut to what is in use of it.
+    Beyond(Index),
 }
 
 /// The numbers that formulas are made of.
@@ -28,6 +33,8 @@ pub enum Conflict {
 pub(super) struct Formulas {
     pub symbols: Symbols,
     pub conflict: Option<Conflict>,
+    /// What is at least 0, since a run is refused in which it is not.
+    pub assumed: Vec<Index>,
 }
 
 impl Formulas {
@@ -111,6 +118,20 @@ impl Formulas {
         }
     }
 
+    /// A run is refused in which a formula is negative, and nothing is read for such a one.
+    pub(super) fn assume(&mut self, formula: &Index) {
+        let (more, less): (Vec<_>, Vec<_>) = formula.terms().iter().partition(|(_, coefficient)| *coefficient > 0);
+        let sum = |terms: Vec<&(Atom, i64)>| {
+            let term =
+                |(atom, coefficient): &(Atom, i64)| Index::atom(atom.clone()).times(coefficient.saturating_abs());
+            terms.into_iter().fold(Index::constant(0), |sum, own| sum.plus(&term(own)))
+        };
+        let most = sum(more).plus_constant(formula.offset());
+        let text = format!("{} is at most {}", self.spelled(&sum(less)), self.spelled(&most));
+        self.demand(formula, text);
+        self.assumed.push(formula.clone());
+    }
+
     /// A run is refused in which a formula is negative.
     fn demand(&mut self, formula: &Index, what: String) {
         if !self.symbols.requirements.iter().any(|known| known.formula == *formula) {
@@ -139,6 +160,8 @@ impl Formulas {
         let is_less = self.exceeded(a, b).or_else(|| self.exceeded(b, a));
         if let Some(left) = is_less {
             self.conflict = Some(Conflict::Negative(left));
+        } else if let Some(left) = self.equal_within(a, b) {
+            self.conflict = Some(Conflict::Beyond(left));
         } else if a.as_constant().is_none() || b.as_constant().is_none() {
             self.conflict = Some(Conflict::Unequal(a.clone(), b.clone()));
         }
@@ -162,6 +185,7 @@ impl Formulas {
     /// has are the same. Exporters name the axes of each input by themselves. Else extents are looked for at
     /// which they do not differ.
     pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
+        let (ours_alone, theirs_alone) = (self.factors_of(ours), self.factors_of(theirs));
         let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
         let Some((ours, theirs)) = ours.zip(theirs) else { return };
         let more = ours.divided_by(&theirs).or_else(|| theirs.divided_by(&ours));
@@ -183,10 +207,55 @@ impl Formulas {
             self.conflict = Some(Conflict::Unequal(ours, theirs));
             return;
         }
+        if let Some((ours, theirs)) = self.first_unpaired(ours_alone, theirs_alone) {
+            self.conflict = Some(Conflict::Unequal(ours, theirs));
+            return;
+        }
         // what is left without common factors may be 0 for some extents
         let rest = ours.minus(&theirs).map(|difference| difference.factored().1);
         if let Some(Ok(rest)) = rest.map(|rest| self.sum_of(&rest)) {
             self.conflict = Some(Conflict::Unequal(rest, Index::constant(0)));
+        }
+    }
+
+    /// The constant factor of a product, and those that are formulas; those of what is a product itself among
+    /// them.
+    fn factors_of(&self, formulas: &[Index]) -> (i64, Vec<Index>) {
+        let (mut constant, mut factors) = (1_i64, Vec::new());
+        let mut pending: Vec<Index> = formulas.iter().rev().cloned().collect();
+        while let Some(formula) = pending.pop() {
+            let symbol = formula.as_var().and_then(|var| self.symbols.list.get(var.as_parameter()?));
+            match symbol.map(|symbol| &symbol.origin) {
+                Some(Origin::Product(x, y)) => pending.extend([y.clone(), x.clone()]),
+                _ => match formula.as_constant() {
+                    Some(own) => constant = constant.saturating_mul(own),
+                    None => factors.push(formula),
+                },
+            }
+        }
+        (constant, factors)
+    }
+
+    /// Of as many factors on both sides, the first two that differ once equal ones are left out: rows and
+    /// columns that were rounded up to whole windows, beside those of the image, or beside the number of
+    /// windows, whose sides are a constant factor then.
+    fn first_unpaired(&self, ours: (i64, Vec<Index>), theirs: (i64, Vec<Index>)) -> Option<(Index, Index)> {
+        let ((our_constant, mut ours), (their_constant, mut theirs)) = (ours, theirs);
+        ours.retain(|factor| {
+            let same = theirs.iter().position(|other| other == factor);
+            same.map(|same| theirs.remove(same)).is_none()
+        });
+        let count = u32::try_from(ours.len()).ok().filter(|count| *count > 0 && ours.len() == theirs.len())?;
+        // each of the pairs has as much of the constants
+        let share = |more: i64, less: i64| {
+            let is_whole = more > 0 && less > 0 && more % less == 0;
+            is_whole.then(|| (1..=MOST_SHARED).find(|side: &i64| side.checked_pow(count) == Some(more / less)))?
+        };
+        let (our, their) = (ours.swap_remove(0), theirs.swap_remove(0));
+        match (share(our_constant, their_constant), share(their_constant, our_constant)) {
+            (Some(side), _) => Some((our.times(side), their)),
+            (_, Some(side)) => Some((our, their.times(side))),
+            _ => None,
         }
     }
 

@@ -15,6 +15,7 @@ fn float_input(builder: &Builder, op: &Operator) -> Result<(TensorId, Vec<i64>),
     }
 }
 
+/// There is one float for each of so many channels.
 fn check_channels(builder: &Builder, tensors: &[TensorId], channels: i64) -> Result<(), Problem> {
     match tensors.iter().find(|t| builder.shape(**t) != [channels] || builder.dtype(**t) != DType::F32) {
         Some(tensor) => Err(Problem::Shape(format!("{:?} is not {channels} floats", builder.shape(*tensor)))),

@@ -11,6 +11,7 @@ use super::axes::{batch_axis, is_axis_of_samples, is_only_joined, names_a_dimens
 use super::error::ImportError;
 use super::proto::{DimensionValue, GraphProto, ValueInfoProto};
 use super::runs::longest_run;
+use super::spelled::formula;
 use crate::graph::lower::{Builder, Conflict, Problem};
 use crate::graph::symbol::{Origin, Symbol, Symbols};
 use crate::workload::{Atom, DType, Index, Interval, Parameter, Var};
@@ -23,8 +24,10 @@ const MOST_OF_OTHERS: i64 = 2048;
 const MOST_OF_SAMPLES: i64 = 1 << 19;
 /// Exclusive bound of extents.
 const MAX_EXTENT: i64 = 1 << 31;
-/// No extent has to be a multiple of more.
-const MOST_MULTIPLE: i64 = 64;
+/// No extent has to be a multiple of more: seven windows a row, in images that are halved five times.
+const MOST_MULTIPLE: i64 = 256;
+/// Nor of more for a single reason.
+const MOST_FACTOR: i64 = 64;
 /// How often ranges are changed.
 const MAX_ADJUSTMENTS: usize = 64;
 
@@ -126,6 +129,8 @@ pub struct OpenDims {
     list: Vec<Open>,
     /// By symbol that formulas have, the number of the dimension whose extent it is, or is a part of.
     symbols: Vec<Option<usize>>,
+    /// Formulas, of the numbers of dimensions, that are at least 0 in every run that is not refused.
+    assumed: Vec<Index>,
     adjustments: usize,
 }
 
@@ -199,11 +204,22 @@ impl OpenDims {
                 own.range.low = 0;
             }
         }
+        open.take_at_their_word(&numbers);
         let unknown: Vec<String> = options.dims.keys().filter(|name| !numbers.contains_key(*name)).cloned().collect();
         if !unknown.is_empty() {
             return Err(ImportError::UnknownDims { unknown, open: numbers.into_keys().collect() });
         }
         Ok((open, read))
+    }
+
+    /// Dimensions whose names are sums of others are these sums, unless they are given.
+    fn take_at_their_word(&mut self, numbers: &BTreeMap<String, usize>) {
+        let is_plain = |number: &usize| formula(&self.list[*number].name, &|name| numbers.get(name).copied()).is_none();
+        let plain = |name: &str| numbers.get(name).copied().filter(is_plain);
+        let sums: Vec<Option<Index>> = self.list.iter().map(|open| formula(&open.name, &plain)).collect();
+        for (open, sum) in self.list.iter_mut().zip(sums).filter(|(open, _)| !open.is_given) {
+            open.instead = sum;
+        }
     }
 
     /// The names of all, sorted.
@@ -229,7 +245,14 @@ impl OpenDims {
                 }
             });
         }
-        (0..self.list.len()).map(|number| self.formula(number, &formulas)).collect()
+        let formulas: Vec<Index> = (0..self.list.len()).map(|number| self.formula(number, &formulas)).collect();
+        for assumed in &self.assumed {
+            let own = assumed.substitute(&|var| formulas.get(var.0 as usize).cloned());
+            if own.as_constant().is_none() {
+                builder.assume(&own);
+            }
+        }
+        formulas
     }
 
     fn formula(&self, number: usize, known: &[Option<Index>]) -> Index {
@@ -261,7 +284,9 @@ impl OpenDims {
                     || self.multiply(&difference)
                     || self.confine(&difference)
                     || self.confine_by_values(builder.symbols(), &difference, &|value| value == 0)
+                    || self.confine_alike(builder.symbols(), &difference)
             }
+            (Problem::Shape(_), Some(Conflict::Beyond(left))) => self.assume(builder.symbols(), left),
             (Problem::Shape(_), Some(Conflict::Negative(formula))) => {
                 self.keep_positive(formula) || self.confine_by_values(builder.symbols(), formula, &|value| value >= 0)
             }
@@ -346,12 +371,11 @@ impl OpenDims {
             }
             None => is_known = false,
         });
-        let is_free = |number: &usize| !self.list[*number].is_given && self.list[*number].multiple < MOST_MULTIPLE;
-        if !is_known || !chosen.iter().all(is_free) {
+        let most = chosen.iter().map(|number| self.list[*number].multiple).max().map_or(0, |own| MOST_MULTIPLE / own);
+        if !is_known || chosen.iter().any(|number| self.list[*number].is_given) {
             return false;
         }
-        let mut factor = 2;
-        while factor <= MOST_MULTIPLE {
+        for factor in 2..=most.min(MOST_FACTOR) {
             let scaled = difference.substitute(&|var| Some(Index::var(var).times(factor)));
             let range = |var: Var| match self.number_of(var) {
                 Some(number) => self.list[number].part().interval(),
@@ -361,7 +385,6 @@ impl OpenDims {
                 chosen.into_iter().for_each(|number| self.list[number].take_multiples_of(factor));
                 return true;
             }
-            factor *= 2;
         }
         false
     }
@@ -410,11 +433,55 @@ impl OpenDims {
         let [source] = sources[..] else { return false };
         let own = self.number_of(Var::parameter(source)).map(|at| &mut self.list[at]);
         let Some(own) = own.filter(|own| !own.is_given && own.multiple == 1) else { return false };
-        let holds = |value: i64| symbols.value_where(formula, source, value).is_some_and(fits);
+        let holds = |value: i64| symbols.value_where(formula, &BTreeSet::from([source]), value).is_some_and(fits);
         let Some(confined) = longest_run(own.range, &holds).filter(|found| *found != own.range) else {
             return false;
         };
         own.range = confined;
+        true
+    }
+
+    /// Narrows the default ranges of the dimensions that a formula depends on to the most values in a row for
+    /// which it is 0 where all have the same: a table of as many places as an image has parts is one of a
+    /// square. Where that leaves other values, all have the least.
+    fn confine_alike(&mut self, symbols: &Symbols, formula: &Index) -> bool {
+        let sources = symbols.sources_of(formula);
+        let numbers = sources.iter().map(|source| self.number_of(Var::parameter(*source)));
+        let Some(numbers) = numbers.collect::<Option<Vec<usize>>>() else { return false };
+        let is_free = |number: &usize| !self.list[*number].is_given && self.list[*number].multiple == 1;
+        if numbers.len() < 2 || !numbers.iter().all(is_free) {
+            return false;
+        }
+        let ranges = || numbers.iter().map(|number| self.list[*number].range);
+        let low = ranges().map(|range| range.low).max().unwrap_or(0);
+        let high = ranges().map(|range| range.high).min().unwrap_or(0);
+        let is_zero = |value: i64| symbols.value_where(formula, &sources, value) == Some(0);
+        let Some(mut confined) = longest_run(Parameter { low, high }, &is_zero) else { return false };
+        if ranges().all(|range| range == confined) {
+            confined.high = confined.low;
+        }
+        numbers.into_iter().for_each(|number| self.list[number].range = confined);
+        low <= high
+    }
+
+    /// Has a formula at least 0 in all runs, and no dimension so far that it never is: a table of positions
+    /// serves what is cached of a sequence and what is new, together.
+    fn assume(&mut self, symbols: &Symbols, left: &Index) -> bool {
+        let own = left.substitute(&|var| Some(Index::var(Var(self.number_of(var)? as u32))));
+        let is_known = !left.any_var(&|var| self.number_of(var).is_none_or(|number| self.list[number].multiple > 1));
+        if !is_known || self.assumed.contains(&own) {
+            return false;
+        }
+        for source in symbols.sources_of(left) {
+            let Some(number) = self.number_of(Var::parameter(source)) else { continue };
+            let fits = |value: i64| symbols.value_where(left, &BTreeSet::from([source]), value) >= Some(0);
+            match longest_run(self.list[number].range, &fits) {
+                Some(range) if !self.list[number].is_given => self.list[number].range = range,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        self.assumed.push(own);
         true
     }
 

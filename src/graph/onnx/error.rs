@@ -39,6 +39,10 @@ pub enum ImportError {
         "dimension {name} was given as {low} to {high}; a single extent is at least 1, and ends are in order, from 0 to 2^31 - 1, with points between them"
     )]
     BadDim { name: String, low: i64, high: i64 },
+    #[error("the network has no input {unknown}; it has {}", .known.join(", "))]
+    UnknownInput { unknown: String, known: Vec<String> },
+    #[error("input {input} cannot be a constant: {reason}")]
+    BadConstant { input: String, reason: String },
     #[error("input {input} is not a tensor with a known number of dimensions")]
     InputType { input: String },
     #[error(

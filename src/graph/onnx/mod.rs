@@ -5,6 +5,7 @@
 
 mod axes;
 mod body;
+mod constant;
 mod control;
 mod counting;
 mod dims;
@@ -16,6 +17,7 @@ mod repetition;
 mod runs;
 mod scan;
 mod sequence;
+mod spelled;
 mod tensor;
 mod value;
 
@@ -45,13 +47,16 @@ pub const NEWEST_OPSET: i64 = 27;
 const MAX_FILE_BYTES: u64 = 1 << 31;
 
 /// What a file leaves open, and how much it may take.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ImportOptions {
     /// What extents symbolic dimensions have, by name. One that has no name of its own (`?`, `-1`, or
     /// nothing) is called `input[axis]`, as in `x[0]`; so is one that the file fixes, which may be given,
     /// too. Those that are not given are known when the network runs: from 1 to 64 for a leading axis, to
     /// 2048 for others, to 524,288 for the samples of a signal, or what of that the network can do with.
     pub dims: BTreeMap<String, Dim>,
+    /// Inputs that are this number in every run, in all of their elements: they become constants. Booleans
+    /// are 0 or 1.
+    pub constants: BTreeMap<String, f64>,
     /// Maximum number of bytes of all constants that import computes out of nothing. Those of the file do not
     /// count, nor do two other forms of each (transposed, scaled).
     pub constant_bytes: u64,
@@ -62,7 +67,7 @@ pub const DEFAULT_CONSTANT_BYTES: u64 = 1 << 31;
 
 impl Default for ImportOptions {
     fn default() -> ImportOptions {
-        ImportOptions { dims: BTreeMap::new(), constant_bytes: DEFAULT_CONSTANT_BYTES }
+        ImportOptions { dims: BTreeMap::new(), constants: BTreeMap::new(), constant_bytes: DEFAULT_CONSTANT_BYTES }
     }
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use prost::bytes::Bytes;
 
 use super::body::{Body, Functions};
+use super::constant::{ConstantInput, constant_inputs};
 use super::dims::{Extent, Input, OpenDims};
 use super::error::ImportError;
 use super::proto::attribute_kind;
@@ -42,6 +43,8 @@ pub struct Import<'a> {
     pub(super) listed: usize,
     /// Tensors that sequences were made of, by taking others apart.
     pub(super) taken_apart: usize,
+    /// Outputs that never have elements.
+    left_out: Vec<String>,
 }
 
 /// The values of a graph or of a function's body.
@@ -79,12 +82,14 @@ impl<'a> Import<'a> {
             counted_nodes: 0,
             listed: 0,
             taken_apart: 0,
+            left_out: Vec::new(),
         }
     }
 
     pub fn run(mut self, graph: &'a GraphProto, options: &ImportOptions) -> Result<Program, ImportError> {
-        let inputs = inputs_of(graph);
-        let names = inputs.iter().map(|input| input.name.as_str()).collect();
+        let (inputs, constants) = constant_inputs(inputs_of(graph), &options.constants)?;
+        let names = inputs.iter().map(|input| input.name.as_str());
+        let names = names.chain(constants.iter().map(|constant| constant.name)).collect();
         // one that is listed again, as cells of recurrences do that are also their own state, is the same
         let mut listed = BTreeSet::new();
         let outputs = graph.output.iter().map(|output| output.name.as_str());
@@ -92,8 +97,13 @@ impl<'a> Import<'a> {
         let body = Body::new(&graph.node, &graph.initializer, names, outputs, &|_| false)?;
         let (mut dims, inputs) = OpenDims::of(&inputs, graph, options)?;
         loop {
-            match self.read(&body, &inputs, &mut dims) {
-                Ok(()) => return Ok(self.builder.finish()),
+            match self.read(&body, &inputs, &constants, &mut dims) {
+                Ok(()) => {
+                    for name in &self.left_out {
+                        tracing::warn!("output {name} has no elements in any run, and is left out");
+                    }
+                    return Ok(self.builder.finish());
+                }
                 Err(error) if !dims.adjust(&self.builder, &error) => return Err(error),
                 Err(_) => {}
             }
@@ -102,11 +112,18 @@ impl<'a> Import<'a> {
             self.initialized.clear();
             (self.inner_nodes, self.counted_nodes) = (0, 0);
             (self.listed, self.taken_apart) = (0, 0);
+            self.left_out.clear();
         }
     }
 
     /// Reads everything, with the ranges that open dimensions have.
-    fn read(&mut self, body: &Body<'a>, inputs: &[Input<'a>], dims: &mut OpenDims) -> Result<(), ImportError> {
+    fn read(
+        &mut self,
+        body: &Body<'a>,
+        inputs: &[Input<'a>],
+        constants: &[ConstantInput<'a>],
+        dims: &mut OpenDims,
+    ) -> Result<(), ImportError> {
         let formulas = dims.declare(&mut self.builder);
         let mut tensors = Vec::new();
         for Input { name, dtype, extents } in inputs {
@@ -119,9 +136,22 @@ impl<'a> Import<'a> {
             let tensor = self.builder.input(name.to_string(), &extents, *dtype).map_err(problem)?;
             tensors.push(Some(Value::Tensor(tensor)));
         }
+        for constant in constants {
+            let tensor = self.builder.constant(constant.data.clone());
+            tensors.push(Some(Value::Tensor(tensor)));
+        }
         let results = self.run_body(body, &tensors, None)?;
         for (name, value) in body.outputs.iter().zip(results) {
             let value = value.ok_or_else(|| ImportError::NoOutput { name: name.to_string() })?;
+            // of the branch that is taken, what another one would give
+            let is_last = self.left_out.len() + 1 == body.outputs.len();
+            if let Ok(tensor) = value.tensor()
+                && self.builder.shape(tensor).contains(&0)
+                && !is_last
+            {
+                self.left_out.push(name.to_string());
+                continue;
+            }
             let given = value.tensor().and_then(|tensor| self.builder.output(name.to_string(), tensor));
             given.map_err(|problem| ImportError::Output { output: name.to_string(), problem })?;
         }

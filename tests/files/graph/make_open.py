@@ -445,6 +445,42 @@ def networks():
         [node("STFT", "x step window", "s"), node("Mul", "s s", "ss"), node("ReduceSum", "ss last", "y", keepdims=0)], {"x": (FLOAT, ["b", "samples"])}, {"y": (FLOAT, 3)},
         {"step": ints(4)[0], "window": floats(16), "last": ints(-1)}, opset=17), [dict(b=1, samples=16), dict(b=2, samples=30), dict(b=3, samples=100)]
 
+    # a cache and a mask that is named by what it has to be, and a table of positions that is cut to what is in use of both
+    yield "named_by_sum", model(
+        [node("Concat", "past x", "keys", axis=1), node("Shape", "x", "new", start=1, end=2), node("Shape", "keys", "all", start=1, end=2), node("Sub", "all new", "old"),
+         node("Transpose", "keys", "turned", perm=[0, 2, 1]), node("MatMul", "x turned", "scores"),
+         node("Slice", "table old all front once", "rows"), node("Slice", "rows front all second once", "seen"), node("Cast", "seen", "is_seen", to=TensorProto.BOOL),
+         node("Where", "is_seen scores low", "causal"), node("Unsqueeze", "mask once", "over"), node("Add", "causal over", "y")],
+        {"x": (FLOAT, ["b", "s", 4]), "past": (FLOAT, ["b", "p", 4]), "mask": (FLOAT, ["b", "p + s"])}, {"y": (FLOAT, 3)},
+        {"front": ints(0), "once": ints(1), "second": ints(1), "low": np.float32(-100), "table": np.tril(np.ones((16, 16), np.float32))}), [
+            {"b": 1, "s": 3, "p": 2, "p + s": 5}, {"b": 2, "s": 1, "p": 15, "p + s": 16}, {"b": 1, "s": 16, "p": 0, "p + s": 16}]
+    # an image whose channels the filters say, as patches of which a table has nine
+    yield "square", model(
+        [node("Conv", "x w", "patches", kernel_shape=[2, 2], strides=[2, 2]), node("BatchNormalization", "patches one one one one", "even"),
+         node("Reshape", "even shape", "rows"), node("Transpose", "rows", "turned", perm=[0, 2, 1]), node("Add", "turned table", "y")],
+        {"x": (FLOAT, ["b", "channels", "height", "width"])}, {"y": (FLOAT, 3)},
+        {"w": floats(4, 3, 2, 2), "one": np.ones(4, np.float32), "shape": ints(0, 0, -1), "table": floats(9, 4)}), [
+            dict(b=1, channels=3, height=6, width=6), dict(b=2, channels=3, height=7, width=6)]
+    # an image that is lengthened to whole windows, where that has to leave it as it is
+    rounded = [node("Add", "size three", "up"), node("Div", "up four", "windows"), node("Mul", "windows four", "whole"), node("Sub", "whole size", "lacking")]
+    yield "whole_windows", model(
+        [node("Shape", "x", "size", start=1, end=3), *rounded, node("Concat", "none lacking nothing", "pads", axis=0), node("Pad", "x pads", "padded"),
+         node("Gather", "size front", "h", axis=0), node("Gather", "size second", "w", axis=0), node("Mul", "h w", "places"),
+         node("Concat", "kept places two", "shape", axis=0), node("Reshape", "padded shape", "y")],
+        {"x": (FLOAT, ["b", "height", "width", 2])}, {"y": (FLOAT, 3)},
+        {"three": ints(3), "four": ints(4), "none": ints(0, 0, 0, 0, 0), "nothing": ints(0), "front": ints(0), "second": ints(1), "kept": ints(0), "two": ints(2)}), [
+            dict(b=1, height=4, width=8), dict(b=2, height=12, width=4)]
+
+
+def merged():
+    """A network whose flag says which of two graphs it is; one of them has nothing of the second output."""
+    about = lambda name: helper.make_tensor_value_info(name, FLOAT, None)
+    nothing = numpy_helper.from_array(np.zeros((0, 3), np.float32), "value")
+    doubled = helper.make_graph([node("Add", "x x", "y_"), node("Constant", "", "rest_", value=nothing)], "doubled", [], [about("y_"), about("rest_")])
+    squares = helper.make_graph([node("Mul", "x x", "y_"), node("Identity", "y_", "rest_")], "squares", [], [about("y_"), about("rest_")])
+    return model([node("If", "flag", "y rest", then_branch=doubled, else_branch=squares)],
+                 {"x": (FLOAT, ["b", 3]), "flag": (TensorProto.BOOL, [1])}, {"y": (FLOAT, 2), "rest": (FLOAT, 2)})
+
 
 def runtime(net):
     session = onnxruntime.InferenceSession(net.SerializeToString())
@@ -479,3 +515,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+    (HERE.parent / "constant" / "merged").mkdir(parents=True, exist_ok=True)
+    onnx.save(merged(), HERE.parent / "constant" / "merged" / "model.onnx")

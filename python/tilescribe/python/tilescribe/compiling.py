@@ -85,12 +85,13 @@ def describe(
     dynamic_shapes: Any = None,
     dims: Mapping[str, Extent] | None = None,
     states: Mapping[str, str] | None = None,
+    constants: Mapping[str, float] | None = None,
     precision: str = "f32",
     target: str | os.PathLike[str] = "host",
 ) -> Described:
     """What goes into a network and comes out of it. Takes seconds. Arguments and exceptions as of
     :func:`compile`."""
-    arguments = [*_network_arguments(dims, states, precision), f"--target={os.fspath(target)}", "--json"]
+    arguments = [*_network_arguments(dims, states, constants, precision), f"--target={os.fspath(target)}", "--json"]
     with sources.file(network, example_inputs, dynamic_shapes) as path:
         found = json.loads(execute(["check", str(path), *arguments]))
     return Described(
@@ -110,6 +111,7 @@ def check(
     dynamic_shapes: Any = None,
     dims: Mapping[str, Extent] | None = None,
     states: Mapping[str, str] | None = None,
+    constants: Mapping[str, float] | None = None,
     precision: str = "f32",
     target: str | os.PathLike[str] = "host",
 ) -> list[Problem]:
@@ -121,7 +123,7 @@ def check(
     try:
         describe(
             network, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, dims=dims, states=states,
-            precision=precision, target=target,
+            constants=constants, precision=precision, target=target,
         )  # fmt: skip
     except UnsupportedError as error:
         return list(error.problems) or [Problem(str(error))]
@@ -141,6 +143,7 @@ def compile(
     dims: Mapping[str, Extent] | None = None,
     tune_at: Iterable[Mapping[str, int]] = (),
     states: Mapping[str, str] | None = None,
+    constants: Mapping[str, float] | None = None,
     precision: str = "f32",
     target: str | os.PathLike[str] = "host",
     threads: int | None = None,
@@ -156,7 +159,7 @@ def compile(
     ``output`` is the folder to write: an artifact that stands there is replaced, anything else is left alone.
     Without it the artifact is kept in the user's cache folder, and the same call takes it from there.
 
-    ``trials`` programs of each task are measured (10, unless a time budget in seconds is given), those that are
+    ``trials`` programs of each task are measured (6, unless a time budget in seconds is given), those that are
     known from before counted; with 0 each task takes the best program that is known, or the untuned one.
 
     A module of PyTorch needs ``example_inputs`` (a tuple, or a mapping by name), and ``dynamic_shapes`` where
@@ -165,6 +168,8 @@ def compile(
     ``dims`` bounds open dimensions by name: ``{"batch": 4}`` fixes one, ``{"batch": (1, 16)}`` is a range,
     ``{"batch": [1, 8]}`` names extents to tune for. ``tune_at`` are points of several dimensions to tune for.
     ``states`` maps inputs to the outputs that the next run finds there (``{"past_*": "present_*"}``).
+    ``constants`` are inputs that are one number in every run (``{"use_cache_branch": True}``): they are inputs
+    no more, and a branch that such a one decides is read alone.
 
     ``precision`` is what products by weights, and those of attention, are computed in: with ``"bf16"`` they read
     operands rounded to 8 bits of significand, and sum in f32.
@@ -178,7 +183,7 @@ def compile(
     same call goes on from there.
     """
     arguments = [
-        *_network_arguments(dims, states, precision),
+        *_network_arguments(dims, states, constants, precision),
         *(f"--tune-at={_point(point)}" for point in tune_at),
         *_search_arguments(trials, time_budget, target, threads, method, checkpoint, exact, seed, store),
     ]
@@ -214,6 +219,7 @@ def tune(
     dims: Mapping[str, Extent] | None = None,
     tune_at: Iterable[Mapping[str, int]] = (),
     states: Mapping[str, str] | None = None,
+    constants: Mapping[str, float] | None = None,
     precision: str = "f32",
     target: str | os.PathLike[str] = "host",
     threads: int | None = None,
@@ -228,7 +234,7 @@ def tune(
     everything that is measured: ``compile(..., trials=0)`` uses it. Arguments and exceptions as of
     :func:`compile`."""
     arguments = [
-        *_network_arguments(dims, states, precision),
+        *_network_arguments(dims, states, constants, precision),
         *(f"--tune-at={_point(point)}" for point in tune_at),
         *_search_arguments(trials, time_budget, target, threads, method, checkpoint, exact, seed, store),
         "--json",
@@ -295,10 +301,14 @@ def _seconds(nanoseconds: int | None) -> float | None:
 
 
 def _network_arguments(
-    dims: Mapping[str, Extent] | None, states: Mapping[str, str] | None, precision: str
+    dims: Mapping[str, Extent] | None,
+    states: Mapping[str, str] | None,
+    constants: Mapping[str, float] | None,
+    precision: str,
 ) -> list[str]:
     arguments = [f"--dim={name}={_extent(name, extent)}" for name, extent in (dims or {}).items()]
     arguments += [f"--state={given}={left}" for given, left in (states or {}).items()]
+    arguments += [f"--constant={name}={float(value)!r}" for name, value in (constants or {}).items()]
     return [*arguments, f"--precision={precision}"]
 
 
