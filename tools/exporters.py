@@ -255,8 +255,10 @@ def sum_of(formula, taken):
     """What the sum of dimensions comes to that `tilescribe check` spells."""
     total = 0
     for sign, term in re.findall(r"(?:^|([+-]) )((?:(?! [+-] ).)+)", formula):
-        factor, _, name = term.rpartition(" · ")
-        value = taken[name] if name in taken else int(name)
+        factor, _, name = term.rpartition("*")
+        # a part of what is a multiple
+        whole, _, parts = name.rpartition(" / ")
+        value = taken[whole] // int(parts) if whole in taken else taken[name] if name in taken else int(name)
         total += (-1 if sign == "-" else 1) * int(factor or 1) * value
     return total
 

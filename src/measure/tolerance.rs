@@ -33,8 +33,8 @@
 //! 16-bit output, and only f32 shows it.
 //!
 //! Sums that are *accumulated* in 16 bits, rounded at each step, err by more than a lost step does, from some
-//! depth on: [`super::roundings::check_sums`] refuses those, since no check of them would be worth anything. Import never makes
-//! such a sum.
+//! depth on: [`super::roundings::check_sums`] refuses those, since no check of them would be worth anything.
+//! Import never makes such a sum.
 //!
 //! Integers and Booleans must be equal, but for integers that floats were rounded to: where the float is next
 //! to a boundary, its error shows as the neighbour. Those may differ by 1 for each such rounding on the way,

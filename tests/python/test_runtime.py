@@ -192,6 +192,15 @@ def test_folders_that_are_no_artifacts_are_refused(compiled, tmp_path):
         ts.load(path, device=0)
 
 
+def test_an_input_can_be_a_constant(compiled):
+    net = compiled("constant_total", running_total(), constants={"total": 2})
+    assert [spec.name for spec in net.inputs] == ["x"]
+    for result in net(np.ones(8, np.float32)):
+        np.testing.assert_array_equal(result, 3 * np.ones(8, np.float32))
+    with pytest.raises(ts.ShapeError, match="no input totl; it has total, x"):
+        ts.describe(running_total(), constants={"totl": 2})
+
+
 def test_states_go_on_from_call_to_call(compiled):
     net = compiled("running_total", running_total(), states={"total": "next"})
     assert [spec.name for spec in net.states] == ["total"] and [spec.name for spec in net.inputs] == ["x"]

@@ -165,8 +165,8 @@ impl<'c> Emitter<'_, 'c> {
             let (fraction, shifted) = self.fraction_of_power(x)?;
             return self.scalef(fraction, shifted, self.ir.reinterpret_as(is_more, all.get_type())?);
         }
-        // where it is 0, as of all that is masked in a softmax, another power is computed: what is too small for
-        // a number takes as long to round as a denormal one
+        // where it is 0, as of all that is masked in a softmax, another power is computed: what is too small
+        // for a number takes as long to round as a denormal one
         let power = self.exp_within(self.ir.select(is_more, x, zero)?)?;
         self.ir.select(is_more, power, zero)
     }
@@ -201,8 +201,8 @@ impl<'c> Emitter<'_, 'c> {
         self.ir.fmul(scaled, self.power_of_two(rest)?)
     }
 
-    /// The same in the lanes of a mask, which is an integer of 16 bits, and 0 in the others: one instruction of
-    /// AVX-512.
+    /// The same in the lanes of a mask, which is an integer of 16 bits, and 0 in the others: one instruction
+    /// of AVX-512.
     fn scalef(&self, x: Value<'c>, shifted: Value<'c>, lanes: Value<'c>) -> Result<Value<'c>> {
         let n = self.ir.fsub(shifted, self.ir.float(ROUNDER))?;
         let (zeros, current_rounding) = (x.get_type().const_zero(), self.ir.integer(Element::I32, 4));

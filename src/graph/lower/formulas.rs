@@ -5,7 +5,7 @@ use super::operator::Problem;
 use super::polynomial::Polynomial;
 use crate::graph::symbol::{Origin, Requirement, Symbol, Symbols};
 use crate::workload::quotient::canonical;
-use crate::workload::{Atom, Index, Interval, Parameter, Var};
+use crate::workload::{Atom, Index, Interval, Parameter, Var, gcd};
 
 /// Exclusive bound of what a symbol can be.
 const MAX_VALUE: i64 = 1 << 31;
@@ -13,9 +13,6 @@ const MAX_VALUE: i64 = 1 << 31;
 const MAX_SYMBOLS: usize = 1 << 12;
 /// Bytes of the name that spells what a symbol is computed from: those of others are part of it.
 const MAX_NAME: usize = 120;
-
-/// Sides of windows that a constant factor is looked through for.
-const MOST_SHARED: i64 = 64;
 
 /// What does not hold for all values of the symbols. Whoever reads the network may choose others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -180,85 +177,6 @@ impl Formulas {
         }
     }
 
-    /// Two products of extents have to be equal, and are not: what the one is more than the other by, where
-    /// that is a formula, has to be 1; else the first extents of inputs that only the one and only the other
-    /// has are the same. Exporters name the axes of each input by themselves. Else extents are looked for at
-    /// which they do not differ.
-    pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
-        let (ours_alone, theirs_alone) = (self.factors_of(ours), self.factors_of(theirs));
-        let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
-        let Some((ours, theirs)) = ours.zip(theirs) else { return };
-        let more = ours.divided_by(&theirs).or_else(|| theirs.divided_by(&ours));
-        if let Some(Ok(more)) = more.map(|more| self.formula_of(&more)) {
-            self.conflict = Some(Conflict::Unequal(more, Index::constant(1)));
-            return;
-        }
-        let is_of_an_input = |atom: &&Atom| {
-            let Atom::Var(var) = atom else { return false };
-            let symbol = var.as_parameter().and_then(|number| self.symbols.list.get(number));
-            symbol.is_some_and(|symbol| matches!(symbol.origin, Origin::Axis { .. }))
-        };
-        let first = |of: &Polynomial, others: &Polynomial| {
-            let is_its_own = |atom: &&Atom| !others.terms().any(|(atoms, _)| atoms.contains(atom));
-            let mut atoms = of.terms().flat_map(|(atoms, _)| atoms);
-            atoms.find(|atom| is_of_an_input(atom) && is_its_own(atom)).cloned().map(Index::atom)
-        };
-        if let Some((ours, theirs)) = first(&ours, &theirs).zip(first(&theirs, &ours)) {
-            self.conflict = Some(Conflict::Unequal(ours, theirs));
-            return;
-        }
-        if let Some((ours, theirs)) = self.first_unpaired(ours_alone, theirs_alone) {
-            self.conflict = Some(Conflict::Unequal(ours, theirs));
-            return;
-        }
-        // what is left without common factors may be 0 for some extents
-        let rest = ours.minus(&theirs).map(|difference| difference.factored().1);
-        if let Some(Ok(rest)) = rest.map(|rest| self.sum_of(&rest)) {
-            self.conflict = Some(Conflict::Unequal(rest, Index::constant(0)));
-        }
-    }
-
-    /// The constant factor of a product, and those that are formulas; those of what is a product itself among
-    /// them.
-    fn factors_of(&self, formulas: &[Index]) -> (i64, Vec<Index>) {
-        let (mut constant, mut factors) = (1_i64, Vec::new());
-        let mut pending: Vec<Index> = formulas.iter().rev().cloned().collect();
-        while let Some(formula) = pending.pop() {
-            let symbol = formula.as_var().and_then(|var| self.symbols.list.get(var.as_parameter()?));
-            match symbol.map(|symbol| &symbol.origin) {
-                Some(Origin::Product(x, y)) => pending.extend([y.clone(), x.clone()]),
-                _ => match formula.as_constant() {
-                    Some(own) => constant = constant.saturating_mul(own),
-                    None => factors.push(formula),
-                },
-            }
-        }
-        (constant, factors)
-    }
-
-    /// Of as many factors on both sides, the first two that differ once equal ones are left out: rows and
-    /// columns that were rounded up to whole windows, beside those of the image, or beside the number of
-    /// windows, whose sides are a constant factor then.
-    fn first_unpaired(&self, ours: (i64, Vec<Index>), theirs: (i64, Vec<Index>)) -> Option<(Index, Index)> {
-        let ((our_constant, mut ours), (their_constant, mut theirs)) = (ours, theirs);
-        ours.retain(|factor| {
-            let same = theirs.iter().position(|other| other == factor);
-            same.map(|same| theirs.remove(same)).is_none()
-        });
-        let count = u32::try_from(ours.len()).ok().filter(|count| *count > 0 && ours.len() == theirs.len())?;
-        // each of the pairs has as much of the constants
-        let share = |more: i64, less: i64| {
-            let is_whole = more > 0 && less > 0 && more % less == 0;
-            is_whole.then(|| (1..=MOST_SHARED).find(|side: &i64| side.checked_pow(count) == Some(more / less)))?
-        };
-        let (our, their) = (ours.swap_remove(0), theirs.swap_remove(0));
-        match (share(our_constant, their_constant), share(their_constant, our_constant)) {
-            (Some(side), _) => Some((our.times(side), their)),
-            (_, Some(side)) => Some((our, their.times(side))),
-            _ => None,
-        }
-    }
-
     /// A formula as people read it.
     pub(super) fn spelled(&self, formula: &Index) -> String {
         let mut text = String::new();
@@ -347,7 +265,7 @@ impl Formulas {
         self.checked_sum(Index::constant(0), product.unwrap_or(Index::constant(1)), constant)
     }
 
-    fn sum_of(&mut self, polynomial: &Polynomial) -> Result<Index, Problem> {
+    pub(super) fn sum_of(&mut self, polynomial: &Polynomial) -> Result<Index, Problem> {
         let terms: Vec<(Vec<Atom>, i64)> = polynomial.terms().map(|(atoms, c)| (atoms.to_vec(), c)).collect();
         let mut sum = Index::constant(0);
         for (atoms, coefficient) in terms {
@@ -404,6 +322,10 @@ impl Formulas {
     /// A formula in the form about whose values most is known: of one quotient and what is added to it, one
     /// quotient, where that has fewer values. `x - floor(x / 2)` is `floor((x + 1) / 2)`.
     pub(super) fn simple(&self, formula: &Index) -> Index {
+        let (common, formula) = &without_common_factor(&in_least_terms(formula));
+        if *common > 1 {
+            return self.simple(formula).times(*common);
+        }
         let simplified = |formula: &Index| formula.simplify(&|var| self.symbol_range(var));
         let width =
             |formula: &Index| self.range_of(formula).map_or(i128::MAX, |r| i128::from(r.high) - i128::from(r.low));
@@ -488,6 +410,56 @@ impl Formulas {
             Origin::Quotient(x, y) => format!("floor({} / {})", spelled(x), spelled(y)),
             Origin::Minimum(x, y) => format!("min({}, {})", self.spelled(x), self.spelled(y)),
             Origin::Maximum(x, y) => format!("max({}, {})", self.spelled(x), self.spelled(y)),
+        }
+    }
+}
+
+/// What all terms of a formula are multiples of, and the formula divided by it.
+pub(super) fn without_common_factor(formula: &Index) -> (i64, Index) {
+    let coefficients = formula.terms().iter().map(|(_, coefficient)| *coefficient).chain([formula.offset()]);
+    let common = coefficients.fold(0, |common, own| gcd(common, own.unsigned_abs()));
+    let common = i64::try_from(common).unwrap_or(1).max(1);
+    let term = |sum: Index, (atom, coefficient): &(Atom, i64)| {
+        sum.plus(&Index::atom(atom.clone()).times(coefficient / common))
+    };
+    (common, formula.terms().iter().fold(Index::constant(formula.offset() / common), term))
+}
+
+/// A formula whose quotients have no factor in common with their divisors: `floor((2x + 3) / 4)` is
+/// `floor((x + 1) / 2)`.
+fn in_least_terms(formula: &Index) -> Index {
+    let reduced = |atom: &Atom| {
+        let Atom::FloorDiv(inner, divisor) = atom else { return Index::atom(atom.clone()) };
+        let coefficients = inner.terms().iter().map(|(_, coefficient)| coefficient.unsigned_abs());
+        let common = coefficients.fold(divisor.unsigned_abs(), gcd);
+        let common = i64::try_from(common).unwrap_or(1).max(1);
+        let term = |sum: Index, (atom, coefficient): &(Atom, i64)| {
+            sum.plus(&Index::atom(atom.clone()).times(coefficient / common))
+        };
+        let offset = Index::constant(inner.offset().div_euclid(common));
+        inner.terms().iter().fold(offset, term).floor_div(divisor / common)
+    };
+    let sum = |sum: Index, (atom, coefficient): &(Atom, i64)| sum.plus(&reduced(atom).times(*coefficient));
+    formula.terms().iter().fold(Index::constant(formula.offset()), sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotients_lose_common_factors() {
+        let mut formulas = Formulas::default();
+        let range = Parameter { low: 1, high: 100 };
+        let n = Index::var(formulas.symbols.add(Symbol::new("n", range, Origin::Axis { input: 0, axis: 0 })));
+        let halved = n.clone().plus_constant(1).floor_div(2);
+        assert_eq!(formulas.simple(&n.clone().times(2).plus_constant(3).floor_div(4)), halved);
+        // 4 n - 4 floor(2 n / 4), as windows of four are counted, is four times as much
+        let lengthened = n.clone().times(4).minus(&n.clone().times(2).floor_div(4).times(4));
+        assert_eq!(formulas.simple(&lengthened), halved.clone().times(4));
+        for value in 1..100 {
+            let at = |formula: &Index| formula.at(&|_| value);
+            assert_eq!(at(&formulas.simple(&lengthened)), at(&lengthened));
         }
     }
 }

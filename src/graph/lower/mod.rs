@@ -22,6 +22,7 @@ mod deform;
 mod determinant;
 mod einsum;
 mod elementwise;
+mod equated;
 mod extent;
 mod extremes;
 mod few_bits;

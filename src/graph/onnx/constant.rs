@@ -64,17 +64,6 @@ fn filled(input: &ValueInfoProto, value: f64) -> Result<TensorData, String> {
 
 /// Whether a type has a number: floats have all, rounded.
 fn represents(dtype: DType, value: f64) -> bool {
-    let (low, high) = match dtype {
-        DType::Bool => (0.0, 1.0),
-        DType::I8 => (f64::from(i8::MIN), f64::from(i8::MAX)),
-        DType::U8 => (0.0, f64::from(u8::MAX)),
-        DType::I16 => (f64::from(i16::MIN), f64::from(i16::MAX)),
-        DType::U16 => (0.0, f64::from(u16::MAX)),
-        DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
-        DType::U32 => (0.0, f64::from(u32::MAX)),
-        DType::I64 => (-MAX_WHOLE, MAX_WHOLE),
-        DType::U64 => (0.0, MAX_WHOLE),
-        _ => return true,
-    };
-    value.fract() == 0.0 && (low..=high).contains(&value)
+    let range = dtype.least() as f64..=dtype.greatest() as f64;
+    dtype.is_float() || value.fract() == 0.0 && value.abs() <= MAX_WHOLE && range.contains(&value)
 }
