@@ -25,7 +25,7 @@ fn a_constant_decides_a_branch() {
 
     let with = merged(&[("flag", 1.0)]).unwrap();
     assert_eq!((names(&with.inputs), names(&with.outputs)), (vec!["x"], vec!["y"]));
-    assert_eq!(with.evaluate(&[x.clone()]).unwrap()[0].to_f64(), doubled);
+    assert_eq!(with.evaluate(std::slice::from_ref(&x)).unwrap()[0].to_f64(), doubled);
 
     let without = merged(&[("flag", 0.0)]).unwrap();
     assert_eq!((names(&without.inputs), names(&without.outputs)), (vec!["x"], vec!["y", "rest"]));
