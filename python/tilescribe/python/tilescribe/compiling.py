@@ -280,7 +280,7 @@ def compare(
         paths = [str(stack.enter_context(sources.file(network))) for network in networks]
         arguments = [
             f"--methods={','.join(methods)}", f"--output={folder}", f"--trials={trials}", f"--seeds={seeds}",
-            *_network_arguments(dims, None, precision), *_target_arguments(target, threads),
+            *_network_arguments(dims, None, None, precision), *_target_arguments(target, threads),
             *([f"--checkpoint={os.fspath(checkpoint)}"] if checkpoint is not None else []),
             "--workloads", *paths,
         ]  # fmt: skip
