@@ -10,50 +10,51 @@ SPEECH = "automatic-speech-recognition"
 
 def sized(config, **further):
     """A configuration of two small layers."""
-    sizes = dict(
-        vocab_size=120,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    sizes = dict(tower(), vocab_size=120, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     return config(**{**sizes, **further})
 
 
 def translating(config, **further):
     """The same of an encoder and a decoder."""
-    sizes = dict(
-        vocab_size=120,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=2,
-        forced_eos_token_id=2,
-    )
+    parts = {f"{part}_{name}": value for part in ("encoder", "decoder")
+             for name, value in dict(layers=2, attention_heads=4, ffn_dim=64).items()}  # fmt: skip
+    sizes = dict(parts, vocab_size=120, d_model=32, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                 decoder_start_token_id=2, forced_eos_token_id=2)  # fmt: skip
     return config(**{**sizes, **further})
+
+
+def detecting(config, **further):
+    """The same of one layer each, for images."""
+    parts = {f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in dict(attention_heads=4, ffn_dim=32).items()}
+    return config(**{**parts, "d_model": 32, "decoder_layers": 1, **further})
 
 
 def tower(**further):
     return dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, **further)
 
 
+def pictures(**further):
+    """The same for images of 4 x 4 patches."""
+    return tower(image_size=32, patch_size=8, **further)
+
+
+def texts(**further):
+    return tower(vocab_size=120, **further)
+
+
+def speech(config):
+    return sized(config, conv_dim=(16,) * 3, conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3), num_feat_extract_layers=3,
+                 num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4)  # fmt: skip
+
+
+def by_name(config, **further):
+    """The same of a configuration that calls its sizes as GPT-2's does."""
+    return config(vocab_size=120, n_embd=32, n_layer=2, n_head=4, n_positions=64, **further)
+
+
 def networks():
     """Name, module, and the task that it is exported for."""
-    yield "gpt2", hf.GPT2LMHeadModel(
-        hf.GPT2Config(vocab_size=120, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2)
-    ), DECODER
+    yield "gpt2", hf.GPT2LMHeadModel(by_name(hf.GPT2Config, bos_token_id=1, eos_token_id=2)), DECODER
     yield "llama", hf.LlamaForCausalLM(sized(hf.LlamaConfig, num_key_value_heads=2)), DECODER
     yield "mistral", hf.MistralForCausalLM(sized(hf.MistralConfig, num_key_value_heads=2, sliding_window=16)), DECODER
     yield "qwen2", hf.Qwen2ForCausalLM(sized(hf.Qwen2Config, num_key_value_heads=2)), DECODER
@@ -87,10 +88,8 @@ def networks():
         )
     ), DECODER
     yield "gpt_neox", hf.GPTNeoXForCausalLM(sized(hf.GPTNeoXConfig)), DECODER
-    yield "gptj", hf.GPTJForCausalLM(hf.GPTJConfig(vocab_size=120, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)), DECODER
-    yield "codegen", hf.CodeGenForCausalLM(
-        hf.CodeGenConfig(vocab_size=120, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, n_ctx=64)
-    ), DECODER
+    yield "gptj", hf.GPTJForCausalLM(by_name(hf.GPTJConfig, rotary_dim=4)), DECODER
+    yield "codegen", hf.CodeGenForCausalLM(by_name(hf.CodeGenConfig, rotary_dim=4, n_ctx=64)), DECODER
     yield "falcon", hf.FalconForCausalLM(
         hf.FalconConfig(vocab_size=120, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
     ), DECODER
@@ -114,28 +113,8 @@ def networks():
     yield "speech_to_text", hf.Speech2TextForConditionalGeneration(
         translating(hf.Speech2TextConfig, max_source_positions=64, max_target_positions=32, input_feat_per_channel=8, conv_channels=16)
     ), "automatic-speech-recognition-with-past"
-    yield "wav2vec2", hf.Wav2Vec2ForCTC(
-        sized(
-            hf.Wav2Vec2Config,
-            conv_dim=(16,) * 3,
-            conv_stride=(5, 2, 2),
-            conv_kernel=(10, 3, 3),
-            num_feat_extract_layers=3,
-            num_conv_pos_embeddings=16,
-            num_conv_pos_embedding_groups=4,
-        )
-    ), SPEECH
-    yield "hubert", hf.HubertForCTC(
-        sized(
-            hf.HubertConfig,
-            conv_dim=(16,) * 3,
-            conv_stride=(5, 2, 2),
-            conv_kernel=(10, 3, 3),
-            num_feat_extract_layers=3,
-            num_conv_pos_embeddings=16,
-            num_conv_pos_embedding_groups=4,
-        )
-    ), SPEECH
+    yield "wav2vec2", hf.Wav2Vec2ForCTC(speech(hf.Wav2Vec2Config)), SPEECH
+    yield "hubert", hf.HubertForCTC(speech(hf.HubertConfig)), SPEECH
     yield "distilbert", hf.DistilBertForSequenceClassification(
         hf.DistilBertConfig(vocab_size=120, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=64)
     ), "text-classification"
@@ -160,18 +139,12 @@ def networks():
     yield "modernbert", hf.ModernBertForMaskedLM(sized(hf.ModernBertConfig, local_attention=8, cls_token_id=1, sep_token_id=2)), "fill-mask"
     yield "layoutlm", hf.LayoutLMForTokenClassification(sized(hf.LayoutLMConfig)), "token-classification"
     yield "clip", hf.CLIPModel(
-        hf.CLIPConfig(
-            text_config=dict(vocab_size=120, **tower(), max_position_embeddings=32, eos_token_id=2),
-            vision_config=tower(image_size=32, patch_size=8),
-            projection_dim=16,
-        )
+        hf.CLIPConfig(text_config=texts(max_position_embeddings=32, eos_token_id=2), vision_config=pictures(), projection_dim=16)
     ), "zero-shot-image-classification"
     yield "siglip", hf.SiglipModel(
-        hf.SiglipConfig(
-            text_config=dict(vocab_size=120, **tower(), max_position_embeddings=32), vision_config=tower(image_size=32, patch_size=8)
-        )
+        hf.SiglipConfig(text_config=texts(max_position_embeddings=32), vision_config=pictures())
     ), "zero-shot-image-classification"
-    yield "vit", hf.ViTForImageClassification(hf.ViTConfig(**tower(), image_size=32, patch_size=8)), "image-classification"
+    yield "vit", hf.ViTForImageClassification(hf.ViTConfig(**pictures())), "image-classification"
     yield "swin", hf.SwinForImageClassification(
         hf.SwinConfig(image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4)
     ), "image-classification"
@@ -195,34 +168,24 @@ def networks():
         )
     ), "semantic-segmentation"
     yield "detr", hf.DetrForObjectDetection(
-        hf.DetrConfig(
+        detecting(
+            hf.DetrConfig,
             use_timm_backbone=False,
             use_pretrained_backbone=False,
             backbone_config=hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1], out_features=["stage4"]),
             backbone=None,
             num_queries=5,
-            d_model=32,
             encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
         )
     ), "object-detection"
     yield "yolos", hf.YolosForObjectDetection(
         hf.YolosConfig(**tower(), image_size=[32, 48], patch_size=8, num_detection_tokens=5)
     ), "object-detection"
     yield "rt_detr", hf.RTDetrForObjectDetection(
-        hf.RTDetrConfig(
+        detecting(
+            hf.RTDetrConfig,
             encoder_hidden_dim=32,
-            d_model=32,
             num_queries=10,
-            decoder_layers=1,
-            decoder_attention_heads=4,
-            encoder_attention_heads=4,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
             encoder_in_channels=[16, 24, 32],
             decoder_in_channels=[32, 32, 32],
             backbone_config=hf.RTDetrResNetConfig(
@@ -252,25 +215,11 @@ def networks():
         hf.MobileViTConfig(image_size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 24, 24, 32, 64], num_attention_heads=2)
     ), "image-classification"
     yield "owlvit", hf.OwlViTForObjectDetection(
-        hf.OwlViTConfig(
-            text_config=dict(vocab_size=120, **tower(), max_position_embeddings=16),
-            vision_config=tower(image_size=32, patch_size=8),
-            projection_dim=32,
-        )
+        hf.OwlViTConfig(text_config=texts(max_position_embeddings=16), vision_config=pictures(), projection_dim=32)
     ), "zero-shot-object-detection"
     yield "trocr", hf.VisionEncoderDecoderModel(
-        encoder=hf.ViTModel(hf.ViTConfig(**tower(), image_size=32, patch_size=8)),
-        decoder=hf.TrOCRForCausalLM(
-            hf.TrOCRConfig(
-                vocab_size=120,
-                d_model=32,
-                decoder_layers=2,
-                decoder_attention_heads=4,
-                decoder_ffn_dim=64,
-                max_position_embeddings=64,
-                cross_attention_hidden_size=32,
-            )
-        ),
+        encoder=hf.ViTModel(hf.ViTConfig(**pictures())),
+        decoder=hf.TrOCRForCausalLM(translating(hf.TrOCRConfig, cross_attention_hidden_size=32)),
     ), "image-to-text-with-past"
     yield "vits", hf.VitsModel(
         hf.VitsConfig(

@@ -174,10 +174,18 @@ impl NetworkArguments {
             let reason = format!("--precision {} is of a network, and none is read", self.precision.name());
             return Err(CommandError::Usage(reason).into());
         }
+        if let Some(first) = self.constants.first().filter(|_| models.is_empty()) {
+            let reason = format!("--constant {}=... is an input of a network, and none is read", first.name);
+            return Err(CommandError::Usage(reason).into());
+        }
         self.check_names(&models)
     }
 
     fn check_names(&self, models: &[&Path]) -> Result<()> {
+        let mut constant = BTreeSet::new();
+        if let Some(again) = self.constants.iter().find(|given| !constant.insert(&given.name)) {
+            return Err(CommandError::Usage(format!("input `{}` is set twice", again.name)).into());
+        }
         let Some(first) = self.dimensions.first() else { return Ok(()) };
         if models.is_empty() {
             let reason = format!("--dim {}=... sets a dimension of a network, and none is read", first.name);

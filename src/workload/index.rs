@@ -209,6 +209,16 @@ impl Index {
         self
     }
 
+    /// `floor(self / divisor)` where all coefficients are multiples of a positive divisor.
+    #[must_use]
+    pub fn divided(mut self, divisor: i64) -> Index {
+        self.constant = self.constant.div_euclid(divisor);
+        for (_, coefficient) in &mut self.terms {
+            *coefficient /= divisor;
+        }
+        self
+    }
+
     /// `floor(self / divisor)`, with the part that divides evenly taken out.
     /// Panics unless the divisor is positive: divisors are written by our code, never read from outside.
     #[must_use]

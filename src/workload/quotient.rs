@@ -1,13 +1,13 @@
 //! Quotients of quotients: numbers of blocks, written in one way.
 
-use super::index::{Atom, Index};
+use super::index::{Atom, Index, gcd};
 
 /// Larger divisors are not made.
 const MAX_DIVISOR: i64 = 1 << 31;
 
 /// A formula whose quotients are written in one way only, to be compared: `x - floor(127 x / 128)` and
-/// `floor((x + 127) / 128)` are the same, the number of blocks of 128; and `floor((floor(x / 5) + 1) / 2)` is
-/// `floor((x + 5) / 10)`.
+/// `floor((x + 127) / 128)` are the same, the number of blocks of 128; `floor((floor(x / 5) + 1) / 2)` is
+/// `floor((x + 5) / 10)`, and `floor((2 x + 3) / 4)` is `floor((x + 1) / 2)`.
 pub fn canonical(formula: &Index) -> Index {
     formula.terms().iter().fold(Index::constant(formula.offset()), |sum, (atom, coefficient)| {
         let own = match atom {
@@ -18,15 +18,20 @@ pub fn canonical(formula: &Index) -> Index {
     })
 }
 
-/// A quotient of a quotient becomes one. Multiples of the divisor are taken out, so that each coefficient is
-/// half of it at most; the first of those that are left is positive: `floor(-x / d)` is `-floor((x + d - 1) /
-/// d)`.
+/// A quotient of a quotient becomes one, and factors in common with the divisor are left out. Multiples of the
+/// divisor are taken out, so that each coefficient is half of it at most; the first of those that are left is
+/// positive: `floor(-x / d)` is `-floor((x + d - 1) / d)`.
 fn canonical_quotient(inner: &Index, divisor: i64) -> Index {
     if let [(Atom::FloorDiv(dividend, own), 1)] = inner.terms() {
         let offset = inner.offset().checked_mul(*own);
         if let (Some(offset), Some(joint @ ..MAX_DIVISOR)) = (offset, own.checked_mul(divisor)) {
             return canonical_quotient(&dividend.as_ref().clone().plus_constant(offset), joint);
         }
+    }
+    let coefficients = inner.terms().iter().map(|(_, coefficient)| coefficient.unsigned_abs());
+    let common = i64::try_from(coefficients.fold(divisor.unsigned_abs(), gcd)).unwrap_or(1);
+    if common > 1 {
+        return canonical_quotient(&inner.clone().divided(common), divisor / common);
     }
     let (mut whole, mut rest) = (Index::constant(0), Index::constant(inner.offset()));
     for (atom, coefficient) in inner.terms() {
@@ -57,6 +62,8 @@ mod tests {
             x().minus(&x().times(511).floor_div(512)).times(3),
             x().floor_div(5).plus_constant(1).floor_div(2).plus_constant(-7).floor_div(3),
             x().times(-3).plus(&y().times(5)).plus_constant(2).floor_div(4),
+            x().times(-6).plus(&y().times(4)).plus_constant(-7).floor_div(12),
+            x().times(6).plus_constant(5).floor_div(3),
             y().times(9).minus(&x()).floor_div(7).times(-2).plus(&x().modulo(6)),
         ];
         for formula in formulas {

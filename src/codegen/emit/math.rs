@@ -29,6 +29,7 @@ const LN_OF_ZERO: f64 = -87.336_544;
 
 /// What an f32 of less than 2²² is added to, and this subtracted again, to be rounded to a whole number.
 const ROUNDER: f64 = 12_582_912.0;
+/// The same as bits: those of its sum with a whole number n are n more.
 const ROUNDER_BITS: i64 = 0x4b40_0000;
 
 /// `(ln(1 + x) - x + x²/2) / x³` for √½ - 1 ≤ x ≤ √2 - 1; the relative error of the logarithm is 7.5e-10.

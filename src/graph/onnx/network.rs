@@ -143,7 +143,8 @@ impl<'a> Import<'a> {
         let results = self.run_body(body, &tensors, None)?;
         for (name, value) in body.outputs.iter().zip(results) {
             let value = value.ok_or_else(|| ImportError::NoOutput { name: name.to_string() })?;
-            // of the branch that is taken, what another one would give
+            // a branch that is taken has nothing of what another one would give; where all is nothing, it is
+            // refused
             let is_last = self.left_out.len() + 1 == body.outputs.len();
             if let Ok(tensor) = value.tensor()
                 && self.builder.shape(tensor).contains(&0)

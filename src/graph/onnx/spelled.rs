@@ -24,7 +24,8 @@ pub(super) fn formula(name: &str, number_of: &dyn Fn(&str) -> Option<usize>) -> 
         if let Some(after) = rest.strip_prefix('-') {
             (sign, rest) = (-sign, after.trim_start());
         }
-        let end = rest.find(['+', '-']).unwrap_or(rest.len());
+        // a hyphen is a part of a name
+        let end = rest.find('+').into_iter().chain(rest.find(" -").map(|space| space + 1)).min().unwrap_or(rest.len());
         sum = sum.plus(&term(&rest[..end], number_of)?.times(sign));
         let Some(next) = rest[end..].chars().next() else { break };
         (sign, rest) = (if next == '-' { -1 } else { 1 }, rest[end + 1..].trim_start());
@@ -53,15 +54,14 @@ mod tests {
 
     #[test]
     fn sums_are_read_and_names_are_left_alone() {
-        let names = ["past_sequence_length", "sequence_length", "s0"];
+        let names = ["past_sequence_length", "sequence_length", "s0", "kv-length", "length"];
         let read = |name: &str| formula(name, &|part| names.iter().position(|known| *known == part));
         let of = |number: u32| Index::var(Var(number));
         assert_eq!(read("past_sequence_length + sequence_length"), Some(of(0).plus(&of(1))));
         assert_eq!(read("2*s0 - 1"), Some(of(2).times(2).plus_constant(-1)));
         assert_eq!(read("-s0 + s0*3"), Some(of(2).times(2)));
-        for other in
-            ["s0", "sequence-length", "s0 + other", "s0*s0", "s0//2", "s0 +", "(s0 + 1)", "2 + 3", "s0 - s0", ""]
-        {
+        assert_eq!(read("kv-length - 2"), Some(of(3).plus_constant(-2)));
+        for other in ["s0", "s0-length", "s0 + other", "s0*s0", "s0//2", "s0 +", "(s0 + 1)", "2 + 3", "s0 - s0", ""] {
             assert_eq!(read(other), None, "{other}");
         }
         assert_eq!(read("1048577*s0"), None);

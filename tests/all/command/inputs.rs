@@ -132,6 +132,22 @@ fn dimensions_are_set_by_names_that_the_network_has() {
 }
 
 #[test]
+fn inputs_become_constants() {
+    let sandbox = Sandbox::new();
+    sandbox.file("task.txt", TASK);
+    let inputs = [value("x", &[4]), value("by", &[1])];
+    sandbox.file("net.onnx", model_of(&[node("Mul", &["x", "by"], "y")], &inputs, &[value("y", &[4])]));
+    let printed = sandbox.succeed(&["check", "net.onnx", "--constant", "by=0.5"]);
+    assert!(printed.contains("input x: f32[4]") && !printed.contains("input by"), "{printed}");
+    let refused = |arguments: &[&str], why: &str| sandbox.fail(&[&["tasks"], arguments].concat(), 2, why);
+    refused(&["net.onnx", "--constant", "by=true", "--constant", "by=2"], "input `by` is set twice");
+    refused(&["net.onnx", "--constant", "b=2"], "the network has no input b; it has x, by");
+    refused(&["net.onnx", "--constant", "by=two"], "`two` is neither a number nor true or false");
+    let alone = ["next", "task.txt", "--constant", "by=2"];
+    sandbox.fail(&alone, 2, "--constant by=... is an input of a network, and none is read");
+}
+
+#[test]
 fn more_cores_than_there_are_are_not_measured() {
     let sandbox = Sandbox::new();
     sandbox.file("task.txt", TASK);
