@@ -18,9 +18,9 @@ pub fn canonical(formula: &Index) -> Index {
     })
 }
 
-/// A quotient of a quotient becomes one, and factors in common with the divisor are left out. Multiples of the
-/// divisor are taken out, so that each coefficient is half of it at most; the first of those that are left is
-/// positive: `floor(-x / d)` is `-floor((x + d - 1) / d)`.
+/// A quotient of a quotient becomes one, and factors in common with the divisor are left out. Multiples of
+/// the divisor are taken out, so that each coefficient is half of it at most; the first of those that are
+/// left is positive: `floor(-x / d)` is `-floor((x + d - 1) / d)`.
 fn canonical_quotient(inner: &Index, divisor: i64) -> Index {
     if let [(Atom::FloorDiv(dividend, own), 1)] = inner.terms() {
         let offset = inner.offset().checked_mul(*own);
