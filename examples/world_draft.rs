@@ -154,7 +154,16 @@ fn measured(space: &Space, task: &Task, path: &Path, traces: &[&Trace]) -> Resul
     options.arguments = vec!["worker".into()];
     let mut measurer = Measurer::new(options);
     let (budget, first, batches) = (Budget::default(), First::Proposed, Batches { least: 64, most: 64 });
-    let settings = Settings { budget, batches, first, finalists: 0, lighter: 0, method: "world-draft".into(), seed: 0 };
+    let settings = Settings {
+        budget,
+        batches,
+        first,
+        finalists: 0,
+        lighter: 0,
+        hands_on: false,
+        method: "world-draft".into(),
+        seed: 0,
+    };
     let jobs = [Job { name: "the task".into(), task: task.clone(), weight: 1.0 }];
     let mut watch = |event: &Event<'_>| {
         if let Event::Measured { history, .. } = event

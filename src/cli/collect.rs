@@ -53,7 +53,8 @@ impl Collect {
         let (first, method) = (First::Untuned, searcher.name.clone());
         // a plan for a far machine is to be worth its way
         let batches = if self.fleet.fleet.is_some() { FAR } else { COLLECTED };
-        let settings = Settings { budget, batches, first, finalists: 0, lighter: 0, method, seed: *seed };
+        let settings =
+            Settings { budget, batches, first, finalists: 0, lighter: 0, hands_on: false, method, seed: *seed };
         let programs = trials * jobs.len() as u64;
         let time = time_budget.map(Duration::from_secs_f64);
         let collection = Collection { space: &space, jobs: &jobs, settings, programs, time };

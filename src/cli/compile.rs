@@ -27,7 +27,9 @@ use super::{extents, forks};
 ///
 /// Schedules are searched for first: 6 programs for each task are measured, those in the store counted, of
 /// the tasks that promise most, and fewer where a further second is expected to save less than 0.35 % of the
-/// network's time; unless another budget is given. What is measured goes into the store. With
+/// network's time; unless another budget is given. Of tasks that differ in numbers alone (the scales of a
+/// quantised network), one is searched for, with up to three times the programs, and the others take its
+/// winner over. What is measured goes into the store. With
 /// `--trials-per-task 1` a task takes the model's first choice where the model is sure, before anything is
 /// measured, that it is faster than the untuned program, and the untuned program otherwise. With
 /// `--trials-per-task 0` every task takes the best schedule that the store holds for this target, or else the

@@ -43,7 +43,8 @@ impl Measure {
         // the untuned programs are measured, too
         let total = planned.programs() + planned.jobs.len();
         let (budget, first, method) = (Budget::default(), First::Untuned, "plan".to_string());
-        let settings = Settings { budget, batches: BATCHES, first, finalists: 0, lighter: 0, method, seed: 0 };
+        let settings =
+            Settings { budget, batches: BATCHES, first, finalists: 0, lighter: 0, hands_on: false, method, seed: 0 };
         let collection =
             Collection { space: &space, jobs: &planned.jobs, settings, programs: total as u64, time: None };
         self.corpus.collect(&collection, &mut lab, &|_| Ok(Box::new(&planned)), out)

@@ -235,6 +235,7 @@ pub fn search_by(
         first: First::Sure,
         finalists: if arguments.without_finals { 0 } else { FINALISTS },
         lighter: if lab.finds_constants_cold && !arguments.without_finals { LIGHTER } else { 0 },
+        hands_on: true,
         method: method.to_string(),
         seed: arguments.seed,
     };

@@ -77,6 +77,9 @@ pub struct Settings {
     /// The most finalists beside these: programs that read fewer bytes of constants than all that are faster,
     /// which may win where constants are far away.
     pub lighter: usize,
+    /// Whether tasks that differ in numbers alone, such as scales, take over what is found for the first of
+    /// them.
+    pub hands_on: bool,
     /// Who proposes. Kept in the records.
     pub method: String,
     /// Kept in the records.

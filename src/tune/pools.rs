@@ -93,8 +93,16 @@ impl Drawn {
             traces.shuffle(&mut ChaCha8Rng::seed_from_u64(0));
         }
         let (budget, first) = (Budget::default(), First::Untuned);
-        let settings =
-            Settings { budget, batches: BATCHES, first, finalists: 0, lighter: 0, method: PROPOSER.into(), seed: 0 };
+        let settings = Settings {
+            budget,
+            batches: BATCHES,
+            first,
+            finalists: 0,
+            lighter: 0,
+            hands_on: false,
+            method: PROPOSER.into(),
+            seed: 0,
+        };
         let jobs = std::slice::from_ref(job);
         tune(space, jobs, &mut Listed(traces), runner, Some(store), &settings, watch)
     }

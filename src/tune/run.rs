@@ -1,6 +1,7 @@
 //! The one loop that proposes and measures.
 
 mod finals;
+mod followers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ pub fn tune(
 ) -> Result<Report, TuneError> {
     let (started, counts, unmeasurable) = (Instant::now(), Counts::default(), BTreeMap::new());
     let scheduler = Scheduler::new(&[], &[], settings.budget.trials_per_task, false);
-    let (histories, flight, held_up) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    let (histories, leaders, flight, held_up) = (Vec::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
     let mut run = Run {
         space,
         jobs,
@@ -44,6 +45,7 @@ pub fn tune(
         counts,
         unmeasurable,
         histories,
+        leaders,
         scheduler,
         flight,
         held_up,
@@ -63,7 +65,8 @@ pub fn tune(
         };
     }
     run.withdraw();
-    let reports = run.finish(&mut interrupted)?;
+    let mut reports = run.finish(&mut interrupted)?;
+    run.hand_on(&mut reports, &mut interrupted)?;
     Ok(run.report(reports, interrupted))
 }
 
@@ -111,6 +114,8 @@ struct Run<'a> {
     unmeasurable: BTreeMap<usize, String>,
     /// By job.
     histories: Vec<History>,
+    /// By job: the one that is searched in its place, or itself.
+    leaders: Vec<usize>,
     scheduler: Scheduler,
     flight: BTreeMap<BatchId, InFlight>,
     /// Jobs of which nothing is proposed before more is known.
@@ -138,6 +143,13 @@ impl Run<'_> {
         let Budget { trials_per_task, time, least_gain, .. } = self.settings.budget;
         let by_second = time.is_some() || least_gain.is_some();
         self.scheduler = Scheduler::new(self.jobs, &self.histories, trials_per_task, by_second);
+        self.leaders = match self.settings.hands_on {
+            true => followers::leaders(self.space, self.jobs),
+            false => (0..self.jobs.len()).collect(),
+        };
+        for (job, leader) in self.leaders.iter().enumerate().filter(|(job, leader)| job != *leader) {
+            self.scheduler.follow(job, *leader);
+        }
         for (number, batch, traces) in resumed {
             let trials = traces.iter().filter(|trace| !self.histories[number].contains(trace)).count();
             self.give_out(batch, number, traces, trials as u64);
@@ -318,18 +330,20 @@ impl Run<'_> {
 
     fn is_spent(&self) -> bool {
         let Budget { trials, time, first_of_each, .. } = self.settings.budget;
-        let late = time.is_some_and(|most| self.started.elapsed() >= most);
+        let reserved = self.scheduler.mean_seconds() * self.reserved() as f64;
+        let late = time.is_some_and(|most| (self.started.elapsed().as_secs_f64() + reserved) >= most.as_secs_f64());
         trials.is_some_and(|most| self.counts.trials >= most)
             || late && !(first_of_each && self.scheduler.has_untried())
     }
 
     fn wanted(&self, job: usize) -> usize {
         let left = self.scheduler.left(job).unwrap_or(u64::MAX);
-        let spoken_for = self.counts.trials + self.scheduler.in_flight();
+        let spoken_for = self.counts.trials + self.scheduler.in_flight() + self.reserved();
         let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(spoken_for));
         let known: u64 = self.histories.iter().map(|history| history.len() as u64).sum();
         let of_all = self.settings.budget.of_all_tasks;
-        let of_all = of_all.map_or(u64::MAX, |most| most.saturating_sub(known + self.scheduler.in_flight()));
+        let of_all =
+            of_all.map_or(u64::MAX, |most| most.saturating_sub(known + self.scheduler.in_flight() + self.reserved()));
         // a task of which nothing is known has its first program all the same
         let of_all = of_all.max(u64::from(self.histories[job].is_empty()));
         (self.settings.batches.after(self.histories[job].len()) as u64).min(left).min(total).min(of_all) as usize
@@ -373,7 +387,7 @@ impl Run<'_> {
 
     fn progress(&self) -> RunProgress {
         let Budget { trials_per_task, of_all_tasks, trials, time, .. } = self.settings.budget;
-        let per_task = trials_per_task.map(|most| most * self.jobs.len() as u64);
+        let per_task = trials_per_task.map(|most| self.scheduler.most_trials(most));
         let of_trials = [per_task, of_all_tasks, trials].into_iter().flatten().min();
         let elapsed = self.started.elapsed();
         let by_trials = of_trials.map(|most| {

@@ -18,6 +18,8 @@ pub(super) struct Scheduler {
 
 struct State {
     weight: f64,
+    /// Tasks that it is searched for; 0 where another one is in its place.
+    stands_for: u64,
     trials: u64,
     /// Trials that have been given out.
     in_flight: u64,
@@ -35,11 +37,21 @@ const HOPELESS_TRIALS: u64 = 64;
 const UNKNOWN_SECONDS: f64 = 0.1;
 const LEAST_SECONDS: f64 = 1e-6;
 
+/// A task that stands for others may have as many times as many trials as there are of them, at most.
+const MOST_TIMES: u64 = 3;
+
+/// Trials of a task that stands for so many, where each may have `per_task`.
+fn most_of(per_task: u64, stands_for: u64) -> u64 {
+    // a single program is a choice, and not a search
+    if per_task <= 1 { per_task.min(stands_for) } else { per_task * stands_for.min(MOST_TIMES) }
+}
+
 impl Scheduler {
     /// `by_second` where the budget is a time.
     pub fn new(jobs: &[Job], histories: &[History], trials_per_task: Option<u64>, by_second: bool) -> Scheduler {
         let state = |(job, history): (&Job, &History)| State {
             weight: job.weight,
+            stands_for: 1,
             trials: history.len() as u64,
             in_flight: 0,
             best_ns: history.best().map(|(_, ns)| ns),
@@ -65,8 +77,23 @@ impl Scheduler {
 
     /// Trials that the task may still have, where they are limited.
     pub fn left(&self, job: usize) -> Option<u64> {
-        let State { trials, in_flight, .. } = self.states[job];
-        self.trials_per_task.map(|most| most.saturating_sub(trials + in_flight))
+        let State { trials, in_flight, stands_for, .. } = self.states[job];
+        self.trials_per_task.map(|most| most_of(most, stands_for).saturating_sub(trials + in_flight))
+    }
+
+    /// Trials of all tasks, where each may have so many.
+    pub fn most_trials(&self, per_task: u64) -> u64 {
+        // a task for which another one is searched takes one program over
+        self.states.iter().map(|state| most_of(per_task, state.stands_for).max(1)).sum()
+    }
+
+    /// A task is searched in the place of another one: its trials are worth more, and there may be more of
+    /// them.
+    pub fn follow(&mut self, job: usize, leader: usize) {
+        let weight = std::mem::take(&mut self.states[job].weight);
+        self.states[leader].weight += weight;
+        self.states[leader].stands_for += 1;
+        (self.states[job].stands_for, self.states[job].exhausted) = (0, true);
     }
 
     /// Whether nothing is known of a task that may have a trial.
@@ -129,11 +156,16 @@ impl Scheduler {
         state.weight * best as f64 * state.improvement.next(state.trials + state.in_flight)
     }
 
-    /// What a trial of a task takes: the mean of its own, and of one as all tasks' are.
-    fn seconds_of(&self, job: usize) -> f64 {
+    /// What a trial takes, of all tasks.
+    pub fn mean_seconds(&self) -> f64 {
         let sum = |of: &dyn Fn(&State) -> f64| self.states.iter().map(of).sum::<f64>();
         let timed = sum(&|state| state.timed as f64);
-        let common = if timed > 0.0 { sum(&|state| state.seconds) / timed } else { UNKNOWN_SECONDS };
+        if timed > 0.0 { sum(&|state| state.seconds) / timed } else { UNKNOWN_SECONDS }
+    }
+
+    /// What a trial of a task takes: the mean of its own, and of one as all tasks' are.
+    fn seconds_of(&self, job: usize) -> f64 {
+        let common = self.mean_seconds();
         let State { timed, seconds, .. } = self.states[job];
         ((seconds + common) / (timed + 1) as f64).max(LEAST_SECONDS)
     }
@@ -146,6 +178,7 @@ mod tests {
     fn scheduler(states: &[(f64, u64, Option<u64>)], trials_per_task: Option<u64>) -> Scheduler {
         let state = |(weight, trials, best_ns): &(f64, u64, Option<u64>)| State {
             weight: *weight,
+            stands_for: 1,
             trials: *trials,
             in_flight: 0,
             best_ns: *best_ns,

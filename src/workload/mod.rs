@@ -28,6 +28,7 @@ pub mod scalar;
 mod split;
 pub mod flat;
 pub mod merged;
+mod numbers;
 mod remembered;
 mod rewritten;
 pub mod strassen;

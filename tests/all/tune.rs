@@ -39,7 +39,7 @@ const SUM: &str = "input t0 33 65\nout t1 33 sum 65 t0 a b\n";
 fn settings(trials_per_task: u64) -> Settings {
     let budget = Budget { trials_per_task: Some(trials_per_task), ..Budget::default() };
     let (batches, first, method) = (Batches::growing(4), First::Sure, "random".to_string());
-    Settings { budget, batches, first, finalists: 2, lighter: 0, method, seed: 1 }
+    Settings { budget, batches, first, finalists: 2, lighter: 0, hands_on: false, method, seed: 1 }
 }
 
 #[test]
@@ -122,6 +122,43 @@ fn a_budget_of_all_tasks_goes_where_most_is_promised_and_counts_what_is_known() 
     let [product, sum] = [0, 1].map(|at| more.jobs[at].trials);
     assert!(product > sum, "{product} of the product, {sum} of the sum");
     assert_eq!(run(10).trials, 0);
+}
+
+/// The layers of a quantised network: scales and zero points of their own.
+fn scaled(name: &str, scale: f64, zero: i64) -> Job {
+    let sum = "let t2 i32 17 40 sum 30 mul cast i32 t0 a c cast i32 t1 c b";
+    let scaled = format!("mul {scale:?} cast f32 sub t2 a b cast i32 int {zero}");
+    job(name, &format!("input t0 u8 17 30\nconst t1 i8 30 40\n{sum}\nout t3 17 40 {scaled}\n"))
+}
+
+#[test]
+fn tasks_that_differ_in_numbers_take_over_what_is_found_for_the_first() {
+    let jobs = [scaled("first", 0.25, 3), job("sum", SUM), scaled("second", 0.5, -7), scaled("third", 0.75, 11)];
+    let space = Space::standard();
+    let run = |budget: Budget, store: Option<&mut Store>| {
+        let (mut proposer, mut measurer) = (Random::new(&space, 1), Measurer::new(worker()));
+        let settings = Settings { budget, hands_on: true, ..settings(0) };
+        let (mut runner, mut watch) = (Local::new(&mut measurer), |_: &Event<'_>| Control::Continue);
+        tune(&space, &jobs, &mut proposer, &mut runner, store, &settings, &mut watch).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&folder.path().join("records.db")).unwrap();
+    let per_task = |trials| Budget { trials_per_task: Some(trials), ..Budget::default() };
+    let report = run(per_task(4), Some(&mut store));
+    // three times the budget for what stands for three
+    let trials: Vec<u64> = report.jobs.iter().map(|job| job.trials).collect();
+    assert_eq!((trials, report.failed.len()), (vec![12, 4, 1, 1], 0));
+    let best: Vec<&Trace> = report.jobs.iter().map(|job| &job.best.as_ref().unwrap().0).collect();
+    assert_eq!([best[2], best[3]], [best[0]; 2]);
+    assert!(store.fastest(&jobs[3].task, &space).unwrap().unwrap().trace == *best[0]);
+    assert_eq!(run(per_task(4), Some(&mut store)).trials, 0, "the store's records count");
+    // budgets of all tasks leave enough for each to have one
+    let report = run(Budget { of_all_tasks: Some(10), ..Budget::default() }, None);
+    assert_eq!(report.trials, 10);
+    assert!(report.jobs.iter().all(|job| job.best.is_some() && job.trials > 0));
+    let report = run(Budget { time: Some(Duration::ZERO), first_of_each: true, ..Budget::default() }, None);
+    let trials: Vec<u64> = report.jobs.iter().map(|job| job.trials).collect();
+    assert_eq!(trials, [1; 4]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod stages;
 use std::collections::{BTreeMap, HashMap};
 
 use super::formulas::Formulas;
+use super::fraction::Fraction;
 use super::math::{float, load, var};
 use super::operator::{Operator, Problem};
 use crate::graph::bulky::AllBulky;
@@ -76,6 +77,8 @@ pub struct Builder {
     pub(super) formulas: Formulas,
     /// Small tensors of integers that are known as formulas, by element.
     pub(super) known: HashMap<TensorId, Vec<Index>>,
+    /// Small tensors of floats that are fractions of extents, by element.
+    pub(super) fractions: HashMap<TensorId, Vec<Fraction>>,
     /// By tensor, row-major place and what it is at least: elements that are read as extents.
     pub(super) numbers_read: HashMap<(TensorId, i64, i64), Index>,
     /// By symbol: the tensors that hold the numbers of iterations.

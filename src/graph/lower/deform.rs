@@ -35,7 +35,8 @@ pub fn deformable(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>,
     let at = [vec![var(0), group.clone()], vars(2, 1 + rank)].concat();
     let columns = [vec![batch, channels, tap_count], output.clone()].concat();
     let read = |places: Vec<Index>| load(x, [vars(0, 2), places].concat());
-    let mut sampled = interpolated(builder, columns.clone(), DType::F32, &taps, &at, &read)?;
+    let extents: Vec<Index> = columns.iter().copied().map(Index::constant).collect();
+    let mut sampled = interpolated(builder, &extents, DType::F32, &taps, &at, &read)?;
     if let Some(mask) = mask {
         let at = [vec![var(0), group.times(tap_count).plus(&var(2))], vars(3, rank)].concat();
         let value = multiply(load(sampled, vars(0, columns.len())), load(mask, at));
@@ -109,9 +110,9 @@ fn displaced(
         let displacement = var(1).times(places[2]).plus(&var(2)).times(rank as i64).plus_constant(d as i64);
         let offset = load(offsets, [vec![var(0), displacement], vars(3, rank)].concat());
         let place = builder.map(places.to_vec(), DType::F32, add(regular, offset))?;
-        let ends = (0.0, (window.input - 1) as f64);
-        let line = Line { extent: window.input, ends, interpolation: Interpolation::Linear, outside: Outside::Zeros };
-        taps.push(line.taps(builder, place)?);
+        let extent = Index::constant(window.input);
+        let (interpolation, outside) = (Interpolation::Linear, Outside::Zeros);
+        taps.push(Line { extent, margin: 0.0, interpolation, outside }.taps(builder, place)?);
     }
     Ok(taps)
 }

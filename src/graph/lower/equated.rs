@@ -1,6 +1,7 @@
 //! Products of extents that have to be equal: which of the extents then are.
 
 use super::formulas::{Conflict, Formulas, without_common_factor};
+use super::operator::Problem;
 use super::polynomial::Polynomial;
 use crate::graph::symbol::Origin;
 use crate::workload::{Atom, Index};
@@ -45,6 +46,28 @@ impl Formulas {
         if let Some(Ok(rest)) = rest.map(|rest| self.sum_of(&rest)) {
             self.conflict = Some(Conflict::Unequal(rest, Index::constant(0)));
         }
+    }
+
+    /// The square root of a whole number that is a product of two extents, which then have to be the same:
+    /// the side of an image, from the number of its parts. `None` for what is no such product.
+    ///
+    /// # Errors
+    /// [`Problem::Shape`] for extents that may differ.
+    pub(super) fn square_root(&mut self, formula: &Index) -> Result<Option<Index>, Problem> {
+        let Some(product) = self.polynomial(formula) else { return Ok(None) };
+        let mut terms = product.terms();
+        let (Some(([a, b], factor)), None) = (terms.next(), terms.next()) else { return Ok(None) };
+        let root = factor.max(0).isqrt();
+        if root * root != factor || factor == 0 {
+            return Ok(None);
+        }
+        let (side, [mut one, mut other]) = (a.clone(), [a, b].map(|atom| Index::atom(atom.clone())));
+        // quotients are the same where what is divided is
+        while let Some((inner, of_other)) = quotients_by_the_same(&one, &other) {
+            (one, other) = (inner, of_other);
+        }
+        self.unify(&one, &other)?;
+        Ok(Some(Index::atom(side).times(root)))
     }
 
     /// The constant factor of a product, and those that are formulas; those of what is a product itself among
@@ -92,4 +115,14 @@ impl Formulas {
             _ => None,
         }
     }
+}
+
+/// What two quotients are of, if their divisors are the same.
+fn quotients_by_the_same(one: &Index, other: &Index) -> Option<(Index, Index)> {
+    let only = |index: &Index| match index.terms() {
+        [(Atom::FloorDiv(inner, divisor), 1)] if index.offset() == 0 => Some(((**inner).clone(), *divisor)),
+        _ => None,
+    };
+    let ((one, by), (other, of_other)) = only(one).zip(only(other))?;
+    (by == of_other && one != other).then_some((one, other))
 }

@@ -38,6 +38,28 @@ pub fn clamped(value: Expr, extent: i64) -> Index {
     Index::value(bounded)
 }
 
+/// The same for an extent that may be known only when the network runs, where it is at least 1.
+pub fn clamped_within(value: Expr, extent: &Index) -> Index {
+    match extent.as_constant() {
+        Some(extent) => clamped(value, extent),
+        None => {
+            let last = Expr::Index(extent.clone().plus_constant(-1));
+            Index::value(maximum(minimum(value, last), Expr::integer(0)))
+        }
+    }
+}
+
+/// An integer and a constant more, in f32.
+pub fn real(index: &Index, more: f64) -> Expr {
+    match index.as_constant() {
+        Some(constant) => float(constant as f64 + more),
+        None => {
+            let index = Expr::Cast(DType::F32, Box::new(Expr::Index(index.clone())));
+            if more == 0.0 { index } else { add(index, float(more)) }
+        }
+    }
+}
+
 pub fn within(index: Index, low: i64, high: i64) -> Condition {
     Condition { index, low, high }
 }

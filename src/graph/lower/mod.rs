@@ -28,6 +28,7 @@ mod extremes;
 mod few_bits;
 mod formulas;
 mod found;
+mod fraction;
 mod fourier;
 mod fused;
 mod gather;
@@ -62,6 +63,7 @@ mod sampling;
 mod scatter;
 mod slice;
 mod signal;
+mod sizes;
 mod sort;
 mod vanish;
 mod window;
@@ -95,17 +97,22 @@ pub fn lower(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     if let Some(known) = known::lower(builder, op)? {
         return Ok(known);
     }
+    if let Some(whole) = sizes::lower(builder, op)? {
+        return Ok(whole);
+    }
     let mut inputs = op.inputs.iter().flatten();
     if inputs.any(|operand| builder.is_run_time(operand.tensor)) && !takes_run_time_extents {
         return Err(Problem::Unsupported(format!("{} with run-time extents", op.kind)));
     }
     let halves = op.inputs.iter().flatten().map(|operand| builder.dtype(operand.tensor));
     let half = halves.into_iter().find(|dtype| matches!(dtype, DType::F16 | DType::BF16));
-    match (types, half) {
+    let results = match (types, half) {
         (Types::Usual | Types::Library, Some(half)) => lower_in_f32(builder, op, rule, half),
         (Types::Usual, None) if has_double(builder, op) => lower_in_f64(builder, op, rule),
         _ => rule(builder, op),
-    }
+    }?;
+    sizes::follow(builder, op, &results);
+    Ok(results)
 }
 
 fn has_double(builder: &Builder, op: &Operator) -> bool {

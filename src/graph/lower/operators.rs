@@ -85,7 +85,7 @@ pub(super) fn lowering(kind: &str) -> Option<Lowering> {
         "CenterCropPad" => fixed(padding::centre).of_all_types(),
         "Resize" | "Upsample" => open(resize::resize),
         "GridSample" => open(grid::grid_sample),
-        "AffineGrid" => fixed(grid::affine_grid),
+        "AffineGrid" => open(grid::affine_grid),
         "RoiAlign" => open(roi::align),
 
         "TopK" => open(sort::top_k).of_library(),

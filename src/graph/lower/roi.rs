@@ -2,8 +2,8 @@
 
 use super::builder::Builder;
 use super::math::{
-    absolute, add, and, cast, clamped, divide, float, less, less_equal, load, maximum, minimum, multiply, subtract,
-    var, vars,
+    absolute, add, and, cast, clamped_within, divide, float, less, less_equal, load, maximum, minimum, multiply, real,
+    subtract, var, vars,
 };
 use super::operator::{Operator, Problem};
 use super::sampling::{Taps, weighted};
@@ -19,12 +19,19 @@ const NEAR_SAMPLES: i64 = 5;
 /// `[r, c, bins, bins]`.
 pub fn align(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Problem> {
     let [x, regions, images] = checked_inputs(builder, op)?;
-    let (shape, count) = (builder.shape(x), builder.shape(images)[0]);
+    let (own, count) = (builder.extents(x), builder.extents(images).remove(0));
+    for extent in own.iter().filter(|extent| extent.as_constant().is_none()) {
+        builder.formulas.require(&extent.clone().plus_constant(-1), "the image but for one element")?;
+    }
     let pooling = Pooling::new(op)?;
     let (bins, samples) = (pooling.bins, pooling.samples);
-    let side = |d: usize, first: i64| Side { regions, count, extent: shape[2 + d], bins: bins[d], first, pooling };
+    let side = |d: usize, first: i64| {
+        let (count, extent) = (count.clone(), own[2 + d].clone());
+        Side { regions, count, extent, bins: bins[d], first, pooling }
+    };
     let (rows, columns) = (side(0, 1), side(1, 0));
-    let image = clamped(cast(builder.dtype(images), DType::I64, load(images, vec![var(0)])), shape[0]);
+    let image = cast(builder.dtype(images), DType::I64, load(images, vec![var(0)]));
+    let image = clamped_within(image, &own[0]);
     match (samples, pooling.mode) {
         (0, Combiner::Sum) => return Ok(vec![adaptive_average(builder, x, image, &rows, &columns)?]),
         (0, _) => return Err(Problem::Unsupported("mode max with sampling_ratio 0".to_string())),
@@ -35,16 +42,16 @@ pub fn align(builder: &mut Builder, op: &Operator) -> Result<Vec<TensorId>, Prob
     let at = [0, 1].map(|d| vec![var(0), var(2 + d), var(4 + d), var(6 + d)]);
     let read = |places: Vec<Index>| load(x, [vec![image.clone(), var(1)], places].concat());
     let value = weighted(&taps, &at, DType::F32, &read);
-    let result = vec![count, shape[1], bins[0], bins[1]];
-    let pooled = builder.reduce(result.clone(), vec![samples, samples, 2, 2], pooling.mode, DType::F32, value)?;
+    let result = [count.clone(), own[1].clone(), Index::constant(bins[0]), Index::constant(bins[1])];
+    let combined = [samples, samples, 2, 2].map(Index::constant);
+    let pooled = builder.reduce_over(&result, &combined, pooling.mode, DType::F32, value)?;
     if pooling.mode != Combiner::Sum || samples == 1 {
         return Ok(vec![pooled]);
     }
     let share = float(1.0 / (samples * samples) as f64);
-    Ok(vec![builder.map(result, DType::F32, multiply(load(pooled, vars(0, 4)), share))?])
+    Ok(vec![builder.map_over(&result, DType::F32, multiply(load(pooled, vars(0, 4)), share))?])
 }
 
-/// The number of regions may be known only when the network runs.
 fn checked_inputs(builder: &mut Builder, op: &Operator) -> Result<[TensorId; 3], Problem> {
     let inputs = [op.input(0)?, op.input(1)?, op.input(2)?];
     let [shape, regions, images] = inputs.map(|tensor| builder.shape(tensor));
@@ -53,9 +60,6 @@ fn checked_inputs(builder: &mut Builder, op: &Operator) -> Result<[TensorId; 3],
         return Err(misfit());
     }
     builder.unify_dimensions((inputs[1], 0), (inputs[2], 0), misfit)?;
-    if builder.is_run_time(inputs[0]) {
-        return Err(builder.unsupported_extents());
-    }
     for (input, tensor) in inputs.into_iter().enumerate() {
         let dtype = builder.dtype(tensor);
         let fits = if input == 2 { matches!(dtype, DType::I32 | DType::I64) } else { dtype == DType::F32 };
@@ -108,12 +112,11 @@ impl Pooling {
 }
 
 /// One side of the regions.
-#[derive(Clone, Copy)]
 struct Side {
     regions: TensorId,
-    count: i64,
+    count: Index,
     /// Of the image.
-    extent: i64,
+    extent: Index,
     bins: i64,
     /// The column of the regions where it begins; it ends two columns behind.
     first: i64,
@@ -130,39 +133,43 @@ impl Side {
         let length = subtract(end(self.first + 2), end(self.first));
         // what is malformed becomes a region of one element
         let length = if self.pooling.half_pixel { length } else { maximum(length, float(1.0)) };
-        let start = builder.map(vec![self.count], DType::F32, end(self.first))?;
-        let bin = builder.map(vec![self.count], DType::F32, divide(length, float(self.bins as f64)))?;
+        let start = self.of_region(builder, end(self.first))?;
+        let bin = self.of_region(builder, divide(length, float(self.bins as f64)))?;
         Ok((start, bin))
+    }
+
+    /// A value for each region.
+    fn of_region(&self, builder: &mut Builder, value: Expr) -> Result<TensorId, Problem> {
+        builder.map_over(std::slice::from_ref(&self.count), DType::F32, value)
     }
 
     /// A place of the image for a sample, and whether it counts: up to one element outside, it takes the
     /// outermost.
     fn place(&self, sample: Expr) -> (Expr, Expr) {
-        let last = float((self.extent - 1) as f64);
-        let counts =
-            and(less_equal(float(-1.0), sample.clone()), less_equal(sample.clone(), float(self.extent as f64)));
+        let last = real(&self.extent, -1.0);
+        let counts = and(less_equal(float(-1.0), sample.clone()), less_equal(sample.clone(), real(&self.extent, 0.0)));
         (minimum(maximum(sample, float(0.0)), last), counts)
     }
 
     /// The elements of which the samples of each bin are made: tables `[r, bins, samples, 2]`.
     fn taps(&self, builder: &mut Builder, samples: i64) -> Result<Taps, Problem> {
         let (start, bin) = self.bins(builder)?;
-        let places = vec![self.count, self.bins, samples];
+        let places = [self.count.clone(), Index::constant(self.bins), Index::constant(samples)];
         let of_region = |tensor: TensorId| load(tensor, vec![var(0)]);
         let step = |axis: usize| cast(DType::I64, DType::F32, Expr::Index(var(axis)));
         let part = divide(add(step(2), float(0.5)), float(samples as f64));
         let sample = add(of_region(start), multiply(of_region(bin), add(step(1), part)));
-        let sample = builder.map(places.clone(), DType::F32, sample)?;
+        let sample = builder.map_over(&places, DType::F32, sample)?;
         let (place, counts) = self.place(load(sample, vars(0, 3)));
-        let first = builder.map(places.clone(), DType::F32, Expr::unary(Unary::Floor, place.clone()))?;
+        let first = builder.map_over(&places, DType::F32, Expr::unary(Unary::Floor, place.clone()))?;
         let first = load(first, vars(0, 3));
-        let table = [places, vec![2]].concat();
+        let table = [&places[..], &[Index::constant(2)]].concat();
         let position = Expr::Cast(DType::I64, Box::new(add(first.clone(), step(3))));
-        let positions = builder.map(table.clone(), DType::I64, position)?;
+        let positions = builder.map_over(&table, DType::I64, position)?;
         let weight = subtract(float(1.0), absolute(subtract(subtract(place, first), step(3))));
         let weight = Expr::select(counts, weight, float(0.0));
-        let weights = Some(builder.map(table, DType::F32, weight)?);
-        Ok(Taps { positions, weights, count: 2, extent: self.extent, reads_zeros: false })
+        let weights = Some(builder.map_over(&table, DType::F32, weight)?);
+        Ok(Taps { positions, weights, count: 2, extent: self.extent.clone(), reads_zeros: false })
     }
 
     /// How much each element of the side counts in each bin, `[r, bins, extent]`, where every bin has the
@@ -171,15 +178,16 @@ impl Side {
         let (start, bin) = self.bins(builder)?;
         let of_region = |tensor: TensorId| load(tensor, vec![var(0)]);
         let samples = Expr::unary(Unary::Ceil, of_region(bin));
-        let samples = builder.map(vec![self.count], DType::F32, samples)?;
+        let samples = self.of_region(builder, samples)?;
         // a region of no length has no samples, and divides by nothing
         let divisor = maximum(of_region(samples), float(1.0));
-        let step = builder.map(vec![self.count], DType::F32, divide(of_region(bin), divisor.clone()))?;
+        let step = self.of_region(builder, divide(of_region(bin), divisor.clone()))?;
         // the first sample of each bin
         let ordinal = cast(DType::I64, DType::F32, Expr::Index(var(1)));
         let middle = multiply(float(0.5), of_region(step));
         let first = add(add(of_region(start), multiply(of_region(bin), ordinal)), middle);
-        let first = builder.map(vec![self.count, self.bins], DType::F32, first)?;
+        let bins = Index::constant(self.bins);
+        let first = builder.map_over(&[self.count.clone(), bins.clone()], DType::F32, first)?;
         let first = || load(first, vars(0, 2));
         // samples that may lie within one element of this one, from the first of them on
         let here = || cast(DType::I64, DType::F32, Expr::Index(var(2)));
@@ -190,8 +198,8 @@ impl Side {
         let weight = maximum(subtract(float(1.0), absolute(subtract(place, here()))), float(0.0));
         let counts = and(counts, less(candidate, of_region(samples)));
         let value = Expr::select(counts, divide(weight, divisor), float(0.0));
-        let shape = vec![self.count, self.bins, self.extent];
-        builder.reduce(shape, vec![NEAR_SAMPLES], Combiner::Sum, DType::F32, value)
+        let extents = [self.count.clone(), bins, self.extent.clone()];
+        builder.reduce_over(&extents, &[Index::constant(NEAR_SAMPLES)], Combiner::Sum, DType::F32, value)
     }
 }
 
@@ -205,14 +213,17 @@ fn adaptive_average(
     rows: &Side,
     columns: &Side,
 ) -> Result<TensorId, Problem> {
-    let channels = builder.shape(x)[1];
+    let channels = builder.extents(x).swap_remove(1);
     let (down, across) = (rows.shares(builder)?, columns.shares(builder)?);
     let read = load(x, vec![image, var(1), var(2), var(4)]);
     let value = multiply(read, load(across, vec![var(0), var(3), var(4)]));
-    let shape = vec![rows.count, channels, rows.extent, columns.bins];
-    let narrowed = builder.reduce(shape, vec![columns.extent], Combiner::Sum, DType::F32, value)?;
+    let (down_to, across_to) = (Index::constant(rows.bins), Index::constant(columns.bins));
+    let extents = [rows.count.clone(), channels.clone(), rows.extent.clone(), across_to.clone()];
+    let summed = std::slice::from_ref(&columns.extent);
+    let narrowed = builder.reduce_over(&extents, summed, Combiner::Sum, DType::F32, value)?;
     let read = load(narrowed, vec![var(0), var(1), var(4), var(3)]);
     let value = multiply(read, load(down, vec![var(0), var(2), var(4)]));
-    let shape = vec![rows.count, channels, rows.bins, columns.bins];
-    builder.reduce(shape, vec![rows.extent], Combiner::Sum, DType::F32, value)
+    let extents = [rows.count.clone(), channels, down_to, across_to];
+    let summed = std::slice::from_ref(&rows.extent);
+    builder.reduce_over(&extents, summed, Combiner::Sum, DType::F32, value)
 }

@@ -2,8 +2,8 @@
 
 use super::builder::Builder;
 use super::math::{
-    absolute, add, and, cast, clamped, divide, float, less, less_equal, literal, load, maximum, minimum, multiply,
-    square, subtract, var, vars,
+    absolute, add, and, cast, clamped_within, divide, float, less, less_equal, literal, load, maximum, minimum,
+    multiply, real, square, subtract, var, vars,
 };
 use super::operator::Problem;
 use super::resampling::FEW_TAPS;
@@ -29,26 +29,27 @@ pub enum Outside {
 }
 
 /// One dimension that is sampled.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Line {
-    pub extent: i64,
-    /// Where it begins and ends, in elements: at the centres of the outermost ones, or half an element
-    /// beyond.
-    pub ends: (f64, f64),
+    /// At least 1 in every run.
+    pub extent: Index,
+    /// How far it reaches beyond the centres of the outermost elements, in elements.
+    pub margin: f64,
     pub interpolation: Interpolation,
     pub outside: Outside,
 }
 
 /// The elements along one dimension of which the values at places are made, and their weights. Both tables
 /// are `[.. places, taps]`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Taps {
     /// Positions of elements. Readers clamp them: tables come from data.
     pub positions: TensorId,
     /// `None`: 1.
     pub weights: Option<TensorId>,
     pub count: i64,
-    pub extent: i64,
+    /// As of [`Line`].
+    pub extent: Index,
     /// Whether a position outside of the dimension stands for 0.
     pub reads_zeros: bool,
 }
@@ -87,40 +88,53 @@ impl Line {
         };
         let weights = weight.map(|weight| builder.map(table, DType::F32, weight)).transpose()?;
         let reads_zeros = self.outside == Outside::Zeros;
-        Ok(Taps { positions, weights, count, extent: self.extent, reads_zeros })
+        Ok(Taps { positions, weights, count, extent: self.extent.clone(), reads_zeros })
     }
 
     /// A place for which the taps are defined, and which is no larger than it has to be.
     fn brought_inside(&self, place: Expr) -> Expr {
-        let (low, high) = self.ends;
         match self.outside {
             // all taps of places that are farther away are outside, too
-            Outside::Zeros => bounded(place, -3.0, self.extent as f64 + 2.0),
+            Outside::Zeros => bounded(place, float(-3.0), real(&self.extent, 2.0)),
             Outside::Border => {
-                let last = float((self.extent - 1) as f64);
-                let below = Expr::select(less(place.clone(), float(low)), float(0.0), place.clone());
-                Expr::select(less(float(high), place), last, below)
+                let below = Expr::select(less(place.clone(), self.low()), float(0.0), place.clone());
+                Expr::select(less(self.high(), place), real(&self.extent, -1.0), below)
             }
             Outside::Reflection => self.reflected(place),
         }
     }
 
+    /// Where the dimension begins, counted in elements from the centre of the first one.
+    fn low(&self) -> Expr {
+        float(-self.margin)
+    }
+
+    fn high(&self) -> Expr {
+        real(&self.extent, self.margin - 1.0)
+    }
+
     /// A triangular wave: `high - | |x - low| mod 2 span - span |`.
     fn reflected(&self, place: Expr) -> Expr {
-        let (low, high) = self.ends;
-        let span = high - low;
-        if span <= 0.0 {
-            return float(low);
-        }
-        let distance = absolute(subtract(place, float(low)));
-        let periods = Expr::unary(Unary::Floor, divide(distance.clone(), float(2.0 * span)));
-        let rest = subtract(distance, multiply(float(2.0 * span), periods));
-        bounded(subtract(float(high), absolute(subtract(rest, float(span)))), low, high)
+        let reach = 2.0 * self.margin - 1.0;
+        let (span, period, divisor) = match self.extent.as_constant().map(|extent| extent as f64 + reach) {
+            Some(span) if span <= 0.0 => return self.low(),
+            Some(span) => (float(span), float(2.0 * span), float(2.0 * span)),
+            None => {
+                let span = real(&self.extent, reach);
+                let period = multiply(float(2.0), span.clone());
+                // one element that ends at its centre has no span
+                (span, period.clone(), maximum(period, float(1.0)))
+            }
+        };
+        let distance = absolute(subtract(place, self.low()));
+        let periods = Expr::unary(Unary::Floor, divide(distance.clone(), divisor));
+        let rest = subtract(distance, multiply(period, periods));
+        bounded(subtract(self.high(), absolute(subtract(rest, span))), self.low(), self.high())
     }
 }
 
-fn bounded(x: Expr, low: f64, high: f64) -> Expr {
-    minimum(maximum(x, float(low)), float(high))
+fn bounded(x: Expr, low: Expr, high: Expr) -> Expr {
+    minimum(maximum(x, low), high)
 }
 
 /// The weight of a tap at a distance.
@@ -140,11 +154,11 @@ fn cubic(distance: Expr) -> Expr {
 /// where its tables are read, the tap last; `read` loads an element.
 pub fn weighted(taps: &[Taps], at: &[Vec<Index>], dtype: DType, read: &dyn Fn(Vec<Index>) -> Expr) -> Expr {
     let position = |(taps, at): (&Taps, &Vec<Index>)| load(taps.positions, at.clone());
-    let places = taps.iter().zip(at).map(|pair| clamped(position(pair), pair.0.extent)).collect();
+    let places = taps.iter().zip(at).map(|pair| clamped_within(position(pair), &pair.0.extent)).collect();
     let weights = taps.iter().zip(at).filter_map(|(taps, at)| Some(load(taps.weights?, at.clone())));
     let value = weights.fold(read(places), multiply);
     let inside = |pair: (&Taps, &Vec<Index>)| {
-        let extent = Expr::integer(pair.0.extent);
+        let extent = Expr::Index(pair.0.extent.clone());
         and(less_equal(Expr::integer(0), position(pair)), less(position(pair), extent))
     };
     let misses = taps.iter().zip(at).filter(|(taps, _)| taps.reads_zeros);
@@ -154,11 +168,11 @@ pub fn weighted(taps: &[Taps], at: &[Vec<Index>], dtype: DType, read: &dyn Fn(Ve
     }
 }
 
-/// A tensor of this shape, of which each element is interpolated. `at` says where the tables are read,
+/// A tensor with these extents, of which each element is interpolated. `at` says where the tables are read,
 /// without the tap; `read` loads an element.
 pub fn interpolated(
     builder: &mut Builder,
-    shape: Vec<i64>,
+    extents: &[Index],
     dtype: DType,
     taps: &[Taps],
     at: &[Index],
@@ -171,14 +185,14 @@ pub fn interpolated(
         weighted(taps, &at, dtype, read)
     };
     if total > FEW_TAPS as i64 {
-        let first = shape.len();
-        let value = term(&|d| var(first + d));
-        return builder.reduce(shape, counts, Combiner::Sum, dtype, value);
+        let value = term(&|d| var(extents.len() + d));
+        let counts: Vec<Index> = counts.into_iter().map(Index::constant).collect();
+        return builder.reduce_over(extents, &counts, Combiner::Sum, dtype, value);
     }
     let terms = (0..total).map(|flat| {
         let chosen = super::builder::unflatten(&counts, &Index::constant(flat));
         term(&|d| chosen[d].clone())
     });
     let value = terms.reduce(add).unwrap_or_else(|| literal(dtype, 0.0));
-    builder.map(shape, dtype, value)
+    builder.map_over(extents, dtype, value)
 }

@@ -385,6 +385,7 @@ fn run_method(
         first: First::Proposed,
         finalists: 0,
         lighter: 0,
+        hands_on: false,
         method: searcher.name.clone(),
         seed,
     };

@@ -470,6 +470,36 @@ def networks():
         {"x": (FLOAT, ["b", "height", "width", 2])}, {"y": (FLOAT, 3)},
         {"three": ints(3), "four": ints(4), "none": ints(0, 0, 0, 0, 0), "nothing": ints(0), "front": ints(0), "second": ints(1), "kept": ints(0), "two": ints(2)}), [
             dict(b=1, height=4, width=8), dict(b=2, height=12, width=4)]
+    # images that are sampled where data says, on regular grids, and in regions
+    samples = [node("GridSample", "x grid", f"s{k}", mode=mode, padding_mode=outside, align_corners=aligned)
+               for k, (mode, outside, aligned) in enumerate([("linear", "zeros", 0), ("cubic", "reflection", 1), ("cubic", "reflection", 0), ("nearest", "border", 1)])]
+    yield "sampled", model(
+        [*samples, node("Sum", "s0 s1 s2 s3", "y"), node("Shape", "x", "size"), node("AffineGrid", "theta size", "inner"), node("AffineGrid", "theta size", "outer", align_corners=1),
+         node("Add", "inner outer", "both"), node("GridSample", "x both", "turned"), node("RoiAlign", "x regions images", "adaptive", output_height=2, output_width=3),
+         node("RoiAlign", "x regions images", "fixed", output_height=2, output_width=3, sampling_ratio=2), node("Add", "adaptive fixed", "pooled")],
+        {"x": (FLOAT, ["b", 2, "height", "width"]), "grid": (FLOAT, ["b", "rows", "columns", 2]), "theta": (FLOAT, ["b", 2, 3])},
+        {"y": (FLOAT, 4), "turned": (FLOAT, 4), "pooled": (FLOAT, 4)},
+        {"regions": np.array([[0, 0, 2, 2], [1, 0.5, 4, 3], [-1, 0, 1.5, 9]], np.float32), "images": ints(0, 0, 0)}, opset=20), [
+            dict(b=1, height=5, width=4, rows=3, columns=2), dict(b=2, height=2, width=7, rows=1, columns=4), dict(b=1, height=6, width=3, rows=4, columns=3)]
+    # sizes in floats: halves, rounded down, and thirds, rounded up, three times
+    yield "halves", model(
+        [node("Shape", "x", "own", end=2), node("Shape", "x", "size", start=2), node("Cast", "size", "f", to=FLOAT), node("Mul", "f half", "h"), node("Floor", "h", "down"),
+         node("Cast", "down", "less", to=INT), node("Concat", "own less", "sizes", axis=0), node("Resize", "x - - sizes", "y", mode="linear"),
+         node("Div", "f three", "t"), node("Ceil", "t", "up"), node("Mul", "up three", "whole"), node("Cast", "whole", "more", to=INT),
+         node("Concat", "own more", "larger", axis=0), node("Resize", "x - - larger", "grown", mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+         node("Sub", "h whole", "apart"), node("Neg", "apart", "lacking"), node("Cast", "lacking", "between", to=INT), node("Concat", "own between", "shape", axis=0),
+         node("ConstantOfShape", "shape", "zeros")],
+        {"x": (FLOAT, ["b", 2, "height", "width"])}, {"y": (FLOAT, 4), "grown": (FLOAT, 4), "zeros": (FLOAT, 4)},
+        {"half": np.float32(0.5), "three": np.float32(3)}), [dict(b=1, height=5, width=4), dict(b=2, height=2, width=7), dict(b=1, height=30, width=9)]
+    # the sides of an image, from the number of its parts
+    yield "sides", model(
+        [node("Conv", "x w", "patches", strides=[2, 2]), node("Reshape", "patches flat", "rows"), node("Transpose", "rows", "parts", perm=[0, 2, 1]),
+         node("Shape", "parts", "own"), node("Gather", "own second", "count", axis=0), node("Cast", "count", "f", to=FLOAT), node("Pow", "f half", "root"),
+         node("Cast", "root", "side", to=INT), node("Sqrt", "f", "again"), node("Floor", "again", "low"), node("Cast", "low", "other", to=INT),
+         node("Gather", "own front", "b", axis=0), node("Concat", "b side other four", "shape", axis=0), node("Reshape", "parts shape", "y")],
+        {"x": (FLOAT, ["b", 3, "height", "width"])}, {"y": (FLOAT, 4)},
+        {"w": floats(4, 3, 2, 2), "flat": ints(0, 4, -1), "second": ints(1), "front": ints(0), "half": np.float32(0.5), "four": ints(4)}), [
+            dict(b=1, height=6, width=6), dict(b=2, height=2, width=2)]
 
 
 def merged():
