@@ -29,7 +29,7 @@ mod tests {
         let scaled = |extent: i64, shift: i64, zero: i64, scale: f64| -> Workload {
             let text = format!(
                 "input t0 u8 9 {extent}\nout t1 9 {extent} mul {scale:?} cast f32 sub cast i32 t0 a \
-                 value min int {shift} b cast i32 int {zero}\n"
+                 % + b {shift} {extent} cast i32 int {zero}\n"
             );
             text.parse().unwrap()
         };

@@ -15,7 +15,13 @@ impl Formulas {
     /// has are the same. Exporters name the axes of each input by themselves. Else extents are looked for at
     /// which they do not differ.
     pub(super) fn equate_products(&mut self, ours: &[Index], theirs: &[Index]) {
-        let (ours_alone, theirs_alone) = (self.factors_of(ours), self.factors_of(theirs));
+        let (ours_alone, mut theirs_alone) = (self.factors_of(ours), self.factors_of(theirs));
+        // an extent that is what the others leave is a constant, once they leave no remainder
+        let known = theirs_alone.1.len();
+        theirs_alone.1.retain(|factor| !self.is_left_over(factor));
+        if theirs_alone.1.len() < known {
+            theirs_alone.0 = ours_alone.0;
+        }
         let (ours, theirs) = (self.polynomial_product(ours), self.polynomial_product(theirs));
         let Some((ours, theirs)) = ours.zip(theirs) else { return };
         let more = ours.divided_by(&theirs).or_else(|| theirs.divided_by(&ours));
@@ -91,6 +97,13 @@ impl Formulas {
             }
         }
         (constant, factors)
+    }
+
+    /// Whether it is a quotient of two formulas.
+    fn is_left_over(&self, formula: &Index) -> bool {
+        let symbol = formula.as_var().and_then(|var| self.symbols.list.get(var.as_parameter()?));
+        let Some(Origin::Quotient(_, divisor)) = symbol.map(|symbol| &symbol.origin) else { return false };
+        divisor.as_constant().is_none()
     }
 
     /// Of as many factors on both sides, the first two that differ once equal ones are left out: rows and

@@ -500,6 +500,15 @@ def networks():
         {"x": (FLOAT, ["b", 3, "height", "width"])}, {"y": (FLOAT, 4)},
         {"w": floats(4, 3, 2, 2), "flat": ints(0, 4, -1), "second": ints(1), "front": ints(0), "half": np.float32(0.5), "four": ints(4)}), [
             dict(b=1, height=6, width=6), dict(b=2, height=2, width=2)]
+    # what is left of an image beside its windows, whose sides are rounded up where those of the image are rounded down
+    yield "windowed", model(
+        [node("MaxPool", "x", "whole", kernel_shape=[2, 2], strides=[2, 2]), node("Shape", "x", "own"), node("Slice", "own two end", "size"),
+         node("Cast", "size", "f", to=FLOAT), node("Div", "f twice", "half"), node("Ceil", "half", "up"), node("Cast", "up", "sides", to=INT),
+         node("ReduceProd", "sides", "count", keepdims=1), node("Slice", "own front one", "b"), node("Concat", "b channels left count", "shape", axis=0),
+         node("Reshape", "whole shape", "y")],
+        {"x": (FLOAT, ["b", 8, "height", "width"])}, {"y": (FLOAT, 4)},
+        {"two": ints(2), "end": ints(4), "twice": np.float32(2), "front": ints(0), "one": ints(1), "channels": ints(2), "left": ints(-1)}), [
+            dict(b=1, height=4, width=6), dict(b=2, height=8, width=2)]
 
 
 def merged():
