@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Exports published architectures that nothing was tuned on, to see whether speed holds beyond the benchmarks'.
 
-usage: further_networks.py [--legacy] OUT_DIR [NAME ...]      (no name: all)
+usage: further_networks.py [--legacy] [--open] OUT_DIR [NAME ...]      (no name: all)
 
 Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random
 weights; timm/NAME is an architecture of timm, and timm/ stands for one of each of many families of it. Smaller
 relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the corpus, at other sizes.
---legacy: by tracing, as most published files were. Needs torch, torchvision, transformers and onnxscript, for some
+--legacy: by tracing, as most published files were. --open: images with batch, height and width that a run says; timm/
+stands for families that take images of any size, then. What cannot be exported so is told of, and left out. Needs torch, torchvision, transformers and onnxscript, for some
 timm.
 """
 import argparse
@@ -59,6 +60,15 @@ xcit_nano_12_p16_224 crossvit_9_240 convit_tiny eva02_tiny_patch14_224 coat_lite
 lambda_resnet26t botnet26t_256 skresnet18 res2net50_14w_8s resnest14d sequencer2d_s gmlp_s16_224 resmlp_12_224
 tnt_s_patch16_224 mvitv2_tiny gcvit_xxtiny mambaout_femto inception_next_atto hgnetv2_b0 lcnetv2_small
 rexnet_100
+""".split()
+OPEN_TIMM_NETS = """
+resnet18 resnext26ts seresnext26t_32x4d efficientnet_lite0 mobilenetv3_small_100 mobilenetv4_conv_small regnety_002
+convnext_atto convnextv2_atto convnext_femto_ols densenet121 dla34 dpn48b ese_vovnet19b_dw fbnetc_100 gernet_s
+ghostnet_050 hardcorenas_a hrnet_w18_small lcnet_050 mnasnet_small mixnet_s repvgg_a0 res2net50_26w_4s rexnet_100
+selecsls42b skresnet18 spnasnet_100 tinynet_e tf_efficientnetv2_b0 xception41 inception_v3 nf_regnet_b0 nfnet_l0
+botnet26t_256 halonet26t lambda_resnet26t eca_botnext26ts_256 sebotnet33ts_256 mobileone_s0 fastvit_t8
+edgenext_xx_small mobilevit_xxs mobilevitv2_050 poolformer_s12 poolformerv2_s12 caformer_s18 repvit_m0_9 starnet_s1
+rdnet_tiny inception_next_atto
 """.split()
 HEADS = {"segformer": "AutoModelForSemanticSegmentation", "depth_anything": "AutoModelForDepthEstimation"}
 
@@ -222,6 +232,7 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--legacy", action="store_true")
+    parser.add_argument("--open", action="store_true")
     arguments = parser.parse_args()
     how = {"opset_version": 17, "dynamo": False} if arguments.legacy else {"opset_version": 18, "dynamo": True}
     if not arguments.legacy:
@@ -229,7 +240,8 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     names = arguments.names or [*IMAGE_NETS, *TEXT_NETS, *HUB_NETS, *OTHERS]
     if "timm/" in names:
-        names = [name for name in names if name != "timm/"] + [f"timm/{name}" for name in TIMM_NETS]
+        families = OPEN_TIMM_NETS if arguments.open else TIMM_NETS
+        names = [name for name in names if name != "timm/"] + [f"timm/{name}" for name in families]
     for name in names:
         torch.manual_seed(0)
         if name.startswith("timm/"):
@@ -242,9 +254,27 @@ def main():
         else:
             model, example = text_net(name) if name in TEXT_NETS else OTHERS[name]()
         path = arguments.out / f"{name}.onnx"
-        with torch.no_grad():
-            torch.onnx.export(model.eval(), (example,), str(path), input_names=["x"], output_names=["output"], **how)
+        if arguments.open:
+            # an extent of 1 would be taken for a constant
+            example = example.repeat(2, *[1] * (example.dim() - 1))
+            how |= opened(arguments.legacy, example)
+        try:
+            with torch.no_grad():
+                torch.onnx.export(model.eval(), (example,), str(path), input_names=["x"], output_names=["output"], **how)
+        except Exception as error:
+            if not arguments.open:
+                raise
+            print(f"{name} cannot be exported: {str(error).splitlines()[0] if str(error) else type(error).__name__}", flush=True)
+            continue
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+def opened(is_legacy, example):
+    """What has torch.onnx.export leave all extents of a batch of images open but the number of channels."""
+    names = {axis: name for axis, name in enumerate(["batch", "channels", "height", "width"][: example.dim()]) if axis != 1}
+    if is_legacy:
+        return {"dynamic_axes": {"x": names}}
+    return {"dynamic_shapes": ({axis: torch.export.Dim.DYNAMIC for axis in names},)}
 
 
 if __name__ == "__main__":
