@@ -104,10 +104,11 @@ def check(path, work, options):
 
 
 def before_softmax(path, work):
-    """Where an output of the network is a softmax, a copy in `work` that has the logits in its place; else the network itself."""
+    """The network; where an output of it is a softmax, a copy in `work` that has the logits in its place."""
     model = onnx.load(path)
     read = {name for node in model.graph.node for name in node.input}
-    softmax = {node.output[0]: node for node in model.graph.node if node.op_type == "Softmax" and node.output[0] not in read}
+    last = [node for node in model.graph.node if node.output and node.output[0] not in read]
+    softmax = {node.output[0]: node for node in last if node.op_type == "Softmax"}
     replaced = [output for output in model.graph.output if output.name in softmax]
     if not replaced:
         return path

@@ -6,9 +6,9 @@ usage: further_networks.py [--legacy] [--open] OUT_DIR [NAME ...]      (no name:
 Architectures of torchvision and transformers, a U-Net and a Darknet, exported by PyTorch with seeded random
 weights; timm/NAME is an architecture of timm, and timm/ stands for one of each of many families of it. Smaller
 relatives of some (convnext, googlenet, regnet, shufflenet) are among the networks of the corpus, at other sizes.
---legacy: by tracing, as most published files were. --open: images with batch, height and width that a run says; timm/
-stands for families that take images of any size, then. What cannot be exported so is told of, and left out. Needs torch, torchvision, transformers and onnxscript, for some
-timm.
+--legacy: by tracing, as most published files were. --open: images with batch, height and width that a run says;
+timm/ stands for families that take images of any size, then. What cannot be exported so is told of, and left out.
+Needs torch, torchvision, transformers and onnxscript, for some timm.
 """
 import argparse
 import pathlib
@@ -264,7 +264,8 @@ def main():
         except Exception as error:
             if not arguments.open:
                 raise
-            print(f"{name} cannot be exported: {str(error).splitlines()[0] if str(error) else type(error).__name__}", flush=True)
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            print(f"{name} cannot be exported: {reason}", flush=True)
             continue
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
 

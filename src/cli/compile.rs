@@ -29,11 +29,10 @@ use super::{extents, forks};
 /// the tasks that promise most, and fewer where a further second is expected to save less than 0.35 % of the
 /// network's time; unless another budget is given. Of tasks that differ in numbers alone (the scales of a
 /// quantised network), one is searched for, with up to three times the programs, and the others take its
-/// winner over. What is measured goes into the store. With
-/// `--trials-per-task 1` a task takes the model's first choice where the model is sure, before anything is
-/// measured, that it is faster than the untuned program, and the untuned program otherwise. With
-/// `--trials-per-task 0` every task takes the best schedule that the store holds for this target, or else the
-/// untuned one.
+/// winner over. What is measured goes into the store. With `--trials-per-task 1` a task takes the model's
+/// first choice where the model is sure, before anything is measured, that it is faster than the untuned
+/// program, and the untuned program otherwise. With `--trials-per-task 0` every task takes the best schedule
+/// that the store holds for this target, or else the untuned one.
 ///
 /// How the network is cut into tasks is searched, too: for each kind of decisions (`show --plan` lists them),
 /// schedules are searched for its tasks with all defaults and with all others, in full where a few programs

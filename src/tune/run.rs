@@ -331,19 +331,20 @@ impl Run<'_> {
     fn is_spent(&self) -> bool {
         let Budget { trials, time, first_of_each, .. } = self.settings.budget;
         let reserved = self.scheduler.mean_seconds() * self.reserved() as f64;
-        let late = time.is_some_and(|most| (self.started.elapsed().as_secs_f64() + reserved) >= most.as_secs_f64());
+        let late = time.is_some_and(|most| self.started.elapsed().as_secs_f64() + reserved >= most.as_secs_f64());
         trials.is_some_and(|most| self.counts.trials >= most)
             || late && !(first_of_each && self.scheduler.has_untried())
     }
 
     fn wanted(&self, job: usize) -> usize {
         let left = self.scheduler.left(job).unwrap_or(u64::MAX);
-        let spoken_for = self.counts.trials + self.scheduler.in_flight() + self.reserved();
-        let total = self.settings.budget.trials.map_or(u64::MAX, |most| most.saturating_sub(spoken_for));
+        let in_flight = self.scheduler.in_flight();
+        let left_of = |budget: Option<u64>, used: u64| {
+            budget.map_or(u64::MAX, |most| self.shared(most).saturating_sub(used + in_flight))
+        };
+        let total = left_of(self.settings.budget.trials, self.counts.trials);
         let known: u64 = self.histories.iter().map(|history| history.len() as u64).sum();
-        let of_all = self.settings.budget.of_all_tasks;
-        let of_all =
-            of_all.map_or(u64::MAX, |most| most.saturating_sub(known + self.scheduler.in_flight() + self.reserved()));
+        let of_all = left_of(self.settings.budget.of_all_tasks, known);
         // a task of which nothing is known has its first program all the same
         let of_all = of_all.max(u64::from(self.histories[job].is_empty()));
         (self.settings.batches.after(self.histories[job].len()) as u64).min(left).min(total).min(of_all) as usize

@@ -159,6 +159,8 @@ fn tasks_that_differ_in_numbers_take_over_what_is_found_for_the_first() {
     let report = run(Budget { time: Some(Duration::ZERO), first_of_each: true, ..Budget::default() }, None);
     let trials: Vec<u64> = report.jobs.iter().map(|job| job.trials).collect();
     assert_eq!(trials, [1; 4]);
+    // and no more is measured than a run may
+    assert_eq!(run(Budget { trials: Some(3), ..Budget::default() }, None).trials, 3);
 }
 
 #[test]

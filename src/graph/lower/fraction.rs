@@ -6,9 +6,19 @@ use crate::workload::Index;
 
 /// Whole numbers below this are floats of 32 bits. A quotient of two of them that is no whole number is
 /// rounded to neither of those around it: it is farther from them than half of its last place.
-const MAX_WHOLE: i64 = 1 << 24;
+pub(super) const MAX_WHOLE: i64 = 1 << 24;
 /// Most powers of two in the denominator of a constant.
-const MAX_SHIFT: i32 = 20;
+const MAX_SHIFT: u32 = 30;
+/// Exclusive bound of its numerator.
+const MAX_NUMERATOR: f64 = (1u32 << 31) as f64;
+
+/// A number as a fraction in lowest terms, where its denominator is a power of two.
+pub(super) fn over_power_of_two(value: f64) -> Option<(i64, i64)> {
+    let shifted = |shift: &u32| value * f64::from(*shift).exp2();
+    let shift = (0..=MAX_SHIFT).find(|shift| shifted(shift).fract() == 0.0)?;
+    let numerator = Some(shifted(&shift)).filter(|numerator| numerator.abs() < MAX_NUMERATOR)?;
+    Some((numerator as i64, 1 << shift))
+}
 
 /// The number that a float stands for.
 #[derive(Clone, Debug)]
@@ -31,16 +41,15 @@ enum Float {
 }
 
 impl Fraction {
-    pub(super) fn whole(numerator: Index) -> Fraction {
-        Fraction { numerator, denominator: 1, float: Float::Exact }
+    /// A whole number; `None` for one that a float may not hold.
+    pub(super) fn whole(formulas: &Formulas, numerator: Index) -> Option<Fraction> {
+        Fraction::rounded(formulas, numerator, 1)
     }
 
-    /// A constant that is a whole number of 1 / 2^[`MAX_SHIFT`].
     pub(super) fn constant(value: f64) -> Option<Fraction> {
-        let shifted = |shift: &i32| value * f64::from(*shift).exp2();
-        let shift = (0..=MAX_SHIFT).find(|shift| shifted(shift).fract() == 0.0)?;
-        let numerator = Some(shifted(&shift)).filter(|numerator| numerator.abs() < MAX_WHOLE as f64)? as i64;
-        Some(Fraction { numerator: Index::constant(numerator), denominator: 1 << shift, float: Float::Exact })
+        let (numerator, denominator) = over_power_of_two(value)?;
+        let is_small = numerator.abs() < MAX_WHOLE && denominator < MAX_WHOLE;
+        is_small.then(|| Fraction { numerator: Index::constant(numerator), denominator, float: Float::Exact })
     }
 
     /// A fraction of these, as the float that an operator rounds it to.

@@ -5,13 +5,11 @@
 
 use super::builder::Builder;
 use super::crop::{self, Cropped};
+use super::fraction::over_power_of_two;
 use super::math::{add, cast, divide, float, less, load, maximum, minimum, multiply, subtract, var, vars};
 use super::operator::{Attribute, Operator, Problem};
 use super::resampling::{Line, Plan, turns};
 use crate::workload::{DType, Expr, Index, TensorId};
-
-/// Powers of two that a scale is a multiple of.
-const MAX_SHIFT: u32 = 30;
 
 /// The extents of an axis, and the ratio of the output's to the input's: of these extents, or what it is
 /// given as.
@@ -113,13 +111,8 @@ fn lines(builder: &mut Builder, op: &Operator, x: TensorId) -> Result<Vec<OpenLi
 
 /// A scale as a fraction in lowest terms.
 fn ratio(scale: f64) -> Option<(i64, i64)> {
-    if !(scale > 0.0 && scale < f64::from(1 << 16)) {
-        return None;
-    }
-    let shifted = |shift: &u32| scale * f64::from(*shift).exp2();
-    let shift = (0..=MAX_SHIFT).find(|shift| shifted(shift).fract() == 0.0)?;
-    let p = shifted(&shift);
-    (p < f64::from(1u32 << 31)).then_some((p as i64, 1i64 << shift))
+    let is_scale = scale > 0.0 && scale < f64::from(1 << 16);
+    if is_scale { over_power_of_two(scale) } else { None }
 }
 
 fn whole(index: &Index) -> Expr {

@@ -6,6 +6,7 @@
 
 use super::builder::Builder;
 use super::formulas::Formulas;
+use super::fraction::MAX_WHOLE;
 use super::math::{load, var, within};
 use super::operator::{Operand, Operator, Problem};
 use crate::graph::TensorData;
@@ -13,8 +14,6 @@ use crate::workload::{DType, Expr, Index, Interval, TensorId};
 
 /// Most elements of a tensor whose elements are formulas.
 const MAX_ELEMENTS: usize = 64;
-/// Whole numbers below this are floats of 32 bits.
-const MAX_FLOAT: i64 = 1 << 24;
 /// Numbers below this are not made positive to be divided.
 const LEAST_MODULO: i64 = -(1 << 31);
 /// Exclusive bound of constants that formulas are made with.
@@ -200,7 +199,7 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
         let to = op.optional_int("to")?.and_then(DType::from_onnx);
         let is_exact = |formula: &Index| {
             let range = builder.formulas.range_of(formula);
-            range.is_some_and(|range| -MAX_FLOAT < range.low && range.high < MAX_FLOAT)
+            range.is_some_and(|range| -MAX_WHOLE < range.low && range.high < MAX_WHOLE)
         };
         let is_flag = |formula: &Index| {
             let range = builder.formulas.range_of(formula);
@@ -241,7 +240,7 @@ fn computed(builder: &mut Builder, op: &Operator, inputs: &[TensorId]) -> Result
     for place in 0..operands.first().map_or(0, Vec::len) {
         let own: Vec<Index> = operands.iter().filter_map(|elements| elements.get(place).cloned()).collect();
         // floats that large are integers, but their sums are rounded
-        let is_large = |formula: &Index| formula.as_constant().is_some_and(|value| value.abs() >= MAX_FLOAT);
+        let is_large = |formula: &Index| formula.as_constant().is_some_and(|value| value.abs() >= MAX_WHOLE);
         let chooses = matches!(op.kind.as_str(), "Max" | "Min") || is_comparison(&op.kind);
         if dtype.is_float() && !chooses && own.iter().any(is_large) {
             return Ok(None);

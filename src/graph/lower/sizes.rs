@@ -76,7 +76,8 @@ fn elements(builder: &Builder, tensor: TensorId) -> Option<Vec<Fraction>> {
     }
     if let Some(known) = builder.known.get(&tensor) {
         let is_one = |formula: &Index| !builder.is_of_iteration(formula);
-        return known.iter().all(is_one).then(|| known.iter().cloned().map(Fraction::whole).collect());
+        let whole = |formula: &Index| Fraction::whole(&builder.formulas, formula.clone()).filter(|_| is_one(formula));
+        return known.iter().map(whole).collect();
     }
     builder.data(tensor)?.to_f64().into_iter().map(Fraction::constant).collect()
 }

@@ -13,16 +13,14 @@ use crate::workload::Workload;
 /// By job, who is searched in its place: the first job that is like it but for numbers, and whose programs it
 /// takes; for all others, and for that one, itself.
 pub(super) fn leaders(space: &Space, jobs: &[Job]) -> Vec<usize> {
-    let mut first: HashMap<(Workload, String), usize> = HashMap::new();
+    let mut first: HashMap<(Workload, String), (usize, Trace)> = HashMap::new();
     let mut leaders = Vec::with_capacity(jobs.len());
     for (number, job) in jobs.iter().enumerate() {
         let key = (job.task.workload.without_numbers(), job.task.target.fingerprint());
-        let leader = *first.entry(key).or_insert(number);
-        let takes = |leader: usize| {
-            let (untuned, _) = space.drive(&jobs[leader].task, &mut Untuned);
-            leader == number || space.offers(&job.task, &untuned)
-        };
-        leaders.push(if takes(leader) { leader } else { number });
+        let untuned = || space.drive(&job.task, &mut Untuned).0;
+        let (leader, of_leader) = first.entry(key).or_insert_with(|| (number, untuned()));
+        let takes = *leader == number || space.offers(&job.task, of_leader);
+        leaders.push(if takes { *leader } else { number });
     }
     leaders
 }
@@ -33,9 +31,14 @@ impl Run<'_> {
         self.leaders.iter().copied().enumerate().filter(|(job, leader)| job != leader)
     }
 
-    /// Programs that are still to be measured of those, so that each has one.
+    /// Programs that are still to be measured of those, one of each.
     pub(super) fn reserved(&self) -> u64 {
-        self.followers().filter(|(job, _)| self.histories[*job].is_empty()).count() as u64
+        self.followers().count() as u64
+    }
+
+    /// Programs that others may have of a budget: all that is not reserved, and half of it at least.
+    pub(super) fn shared(&self, budget: u64) -> u64 {
+        budget - self.reserved().min(budget / 2)
     }
 
     /// Has the winners of those that were searched for measured for all that follow them; where that one does
@@ -63,7 +66,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Measures a program of each of these jobs, unless it is known.
+    /// Measures a program of each of these jobs, unless it is known, or the budget is used up.
     fn measure_each(&mut self, mut queue: VecDeque<(usize, Trace)>, interrupted: &mut bool) -> Result<(), TuneError> {
         while !*interrupted && (!queue.is_empty() || !self.flight.is_empty()) {
             if self.flight.len() < self.runner.width()
@@ -71,7 +74,9 @@ impl Run<'_> {
             {
                 let (job, history) = (&self.jobs[number], &self.histories[number]);
                 let is_new = !history.is_measured(&trace) && self.space.offers(&job.task, &trace);
-                if is_new && !self.unmeasurable.contains_key(&number) {
+                let given_out = self.counts.trials + self.scheduler.in_flight();
+                let is_left = self.settings.budget.trials.is_none_or(|most| given_out < most);
+                if is_new && is_left && !self.unmeasurable.contains_key(&number) {
                     let best = history.best().map(|(trace, ns)| (trace.clone(), ns));
                     let batch = Batch { task: job.task.clone(), traces: vec![trace.clone()], mode: Mode::Each, best };
                     let taken = self.runner.submit(batch, origin(self.settings));
